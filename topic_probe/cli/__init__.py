@@ -1,106 +1,93 @@
-"""The command line: every command opens its inputs, calls one function of the package, and writes what comes back.
+"""The command line: every command opens its inputs, calls one function of the package, and prints what comes back.
 
-A command line passes through `main` here to the file of its command, which says what the command takes (``add_to``) and
-does it (``run``); small commands share one, `show`. `inputs` opens models, topics and texts by name, `options` makes
-options of the arguments of functions, which `signatures` reads off their source; `console` writes the answer.
-
-A new command is two such functions and an entry in ``COMMANDS`` below. Its options are not declared: it
-names the functions that it calls, the arguments that it fills itself, and why others are left out (`options.Call`). An
-argument that a function gets is an option at once, with its default, its choices and its sentence.
+A command line passes through `main` here to the function of its command, in the file that ``COMMANDS`` names; it is
+loaded when it is used. `options` reads a command's options off its signature, `inputs` opens models, topics and texts by
+name, `screens` says what a report says in one screen, `console` writes it. A new command is such a function and an entry
+in ``COMMANDS``.
 """
 
-import argparse
-import os
+import re
 import sys
 from collections.abc import Sequence
-from functools import partial
-from importlib import import_module
-from typing import Any, NoReturn
 
-from topic_probe.cli.console import (
-    NAME,
-    Console,
-    WrongUsageError,
-    only_answers_on_stdout,
-    open_closed_streams,
-    warn,
-    write,
-)
-from topic_probe.cli.options import Parser, add_parser
+from cyclopts import App, CycloptsError
 
-# Command → what gives it its options (file:function), and what it does, in the list of commands and on its own page.
-COMMANDS = {
-    "measure": (
-        "measure:add_to",
-        "same-topic against different-topic attention, embeddings or weights of a model",
-    ),
-    "compare": (
-        "compare:add_to",
-        "models side by side: the same words and texts, differences with paired intervals",
-    ),
-    "series": (
-        "series:add_to",
-        "the same measurement at every checkpoint of a training, and from which step on topics are learned",
-    ),
-    "show": ("show:add_show", "show the attention of a model in a text, coloured by topic, as a page"),
-    "fit-topics": ("fit_topics:add_to", "fit topics (LDA) to texts, in the tokens of a model"),
-    "train": ("train:add_to", "train the toy transformer of the paper"),
-    "reproduce": ("reproduce:add_to", "reproduce the paper: claim, measured, paper, verdict"),
-    "report": ("show:add_report", "turn saved results into one self-contained page"),
-    "check": (
-        "show:add_check",
-        "say what can be measured of a model, or what is wrong with a series of checkpoints",
-    ),
+from topic_probe.cli.console import NAME, WrongUsageError, only_answers_on_stdout, warn, write
+from topic_probe.cli.options import new_app
+
+MEASUREMENTS = {
+    "attention": "attention between words of a topic, head by head",
+    "embeddings": "embeddings of words of a topic, and hidden states with --corpus",
+    "weights": "what the weights of every head do between words of a topic",
+    "ablation": "what is lost of an outcome when heads are taken out",
+    "knockout": "what is lost when words of a topic cannot read each other",
 }
+COMMANDS = {
+    "compare": ("compare:compare", "models side by side: the same words and texts, paired differences"),
+    "series": ("compare:series", "the same measurement at every checkpoint of a training"),
+    "show": ("pages:show", "attention in a text, coloured by topic, as a page"),
+    "report": ("pages:report", "saved results as one page"),
+    "check": ("pages:check", "what can be measured of a model"),
+    "fit-topics": ("make:fit_topics", "fit topics (LDA) to texts, in the tokens of a model"),
+    "train": ("make:train", "train the toy transformer of the paper"),
+    "reproduce": ("reproduce:reproduce", "the paper: every claim, what was measured, its verdict"),
+}
+_WHAT = """Does a transformer treat words of the same topic differently: where, how strongly, how sure are we?
 
-_DESCRIPTION = (
-    "Does a transformer treat words of the same topic differently: where, how strongly, how sure are we?"
-)
-_EPILOG = """to begin with (MODEL is a folder or a name on the Hugging Face hub):
+To begin with (MODEL is a folder or a name on the Hugging Face hub):
+
   topic-probe check MODEL
   topic-probe measure embeddings MODEL --topics wordnet-nouns
-  topic-probe measure attention MODEL --topics wordnet-nouns --corpus bundled --quick
-
-exit codes:
-  0    done
-  1    an error, or a model whose attention cannot be measured
-  2    wrong usage: a command, an option or a value that cannot be meant
-  130  interrupted (Ctrl-C); what is kept is said
-
-Answers go to stdout, progress and warnings to stderr. Options are arguments of the Python functions of the same
-name: `topic-probe COMMAND --help` lists them."""
+  topic-probe measure attention MODEL --topics wordnet-nouns --corpus bundled --quick"""
+_EPILOGUE = """Exit codes: 0 done; 1 an error, or a model whose attention cannot be measured; 2 wrong usage; \
+130 interrupted (Ctrl-C). Answers go to stdout, progress and warnings to stderr. `topic-probe COMMAND --help` shows \
+the options one needs, --help-all all of them."""
 
 FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of a command line: 0 fine, 1 an error, 2 wrong usage, 130 interrupted."""
-    open_closed_streams()
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given == ["--version"]:
+        from importlib.metadata import version
+
+        write(f"{NAME} {version(NAME)}\n", sys.stdout)
+        return FINE
+    app, debug = build_app(), "--debug" in given
     try:
-        parsed = build_parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has said why, or printed the help
-        write("", sys.stdout)  # what of the help nobody has read yet
-        return stop.code if isinstance(stop.code, int) else USAGE
-    # Of several processes that torchrun has started only the first one answers.
-    rank = int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else 0
-    with only_answers_on_stdout(debug=parsed.debug) as answers:
-        parsed.console = Console(
-            answers,
-            json=parsed.json,
-            progress=sys.stderr.isatty() if parsed.progress is None else parsed.progress,
-            silent=rank > 0,
-        )
+        command, arguments, _ = app.parse_args(given, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        warn(f"{str(error).rstrip('.')} (--help lists what there is)", "error")
+        return USAGE
+    if command in (app.help_print, app.version_print):
+        command(*arguments.args, **arguments.kwargs)
+        write("", sys.stdout)
+        return FINE
+    with only_answers_on_stdout(debug=debug):
         try:
-            return int(parsed.run(parsed))
+            return int(command(*arguments.args, **arguments.kwargs))
         except KeyboardInterrupt as stop:
             warn(str(stop) or "nothing was written", "interrupted")
             return INTERRUPTED
         except Exception as error:
-            if parsed.debug:
+            if debug:
                 sys.excepthook(type(error), error, error.__traceback__)
-            if type(error).__name__ != "OtherProcessError" or rank == 0:
-                warn(_message(error), f"process {rank}: error" if rank else "error")
-            return USAGE if isinstance(error, WrongUsageError) else FAILED
+            message, of_option = _in_words_of_options(_message(error), given)
+            warn(message, "error")
+            return USAGE if of_option or isinstance(error, WrongUsageError) else FAILED
+
+
+def build_app() -> App:
+    """All commands; a file is imported when its command is used."""
+    app = new_app(NAME, _WHAT, help_epilogue=_EPILOGUE, help_format="plaintext")
+    measure = new_app("measure", "one model: attention, embeddings, weights, ablation, knockout")
+    for name, what in MEASUREMENTS.items():
+        measure.command(f"topic_probe.cli.measure:{name}", name=name, help=what)
+    app.command(measure)
+    for name, (place, what) in COMMANDS.items():
+        app.command(f"topic_probe.cli.{place}", name=name, help=what)
+    return app
 
 
 def _message(error: BaseException) -> str:
@@ -112,23 +99,12 @@ def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} (add --debug for where it came from)"
 
 
-def build_parser() -> Parser:
-    """The parser of all commands; nothing that they need is imported for it, and only the one in use is looked up."""
-    parser = Parser(NAME, description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, (place, what) in COMMANDS.items():
-        add_parser(commands, name, what, partial(_prepare, place))
-    return parser
-
-
-def _prepare(place: str, parser: Parser) -> None:
-    file, _, function = place.partition(":")
-    getattr(import_module(f"topic_probe.cli.{file}"), function)(parser)
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        version = import_module("importlib.metadata").version(NAME)
-        print(f"{NAME} {version}")  # noqa: T201
-        parser.exit(FINE)
+def _in_words_of_options(message: str, given: Sequence[str]) -> tuple[str, bool]:
+    """A message of a function with its arguments as options, and whether it begins with one that was given."""
+    message = re.sub(r"open it with open_model\(model, tokenizer=\.\.\.\)", "name one with --tokenizer", message)
+    message = re.sub(r"\b([a-z]\w*)=(?=\S)", lambda found: f"--{found[1].replace('_', '-')} ", message)
+    first, _, rest = message.partition(" ")
+    option = f"--{first.removeprefix('--').replace('_', '-')}"
+    if option in {text.partition("=")[0] for text in given}:
+        return f"{option} {rest}", True
+    return message, False

@@ -1,86 +1,121 @@
-"""``topic-probe compare MODEL MODEL … --topics T``: models side by side, on the same words of the same texts."""
+"""``topic-probe compare`` and ``topic-probe series``: several models on the same words of the same texts."""
 
-import argparse
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from topic_probe.cli.console import WrongUsageError
 from topic_probe.cli.inputs import (
     BUILTIN_TOPICS,
-    CORPORA,
-    CORPUS_HELP,
-    MODEL_HELP,
-    OPEN_MODEL,
-    TOPICS_HELP,
+    TopicsName,
     are_word_lists,
+    documents_of,
     look_for_topics,
     open_corpus,
     open_model,
     open_topics,
+    opening_options,
     read_word_lists,
 )
-from topic_probe.cli.measure import answer, end_if_interrupted
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide, mapping
+from topic_probe.cli.measure import ALWAYS, OF_PROGRAMS, Level, Shared, answer, options_of
+from topic_probe.cli.options import command, mapping
 
-COMPARE = Call(
-    "topic_probe.measure.comparison:compare",
-    filled=("models", "topics", "documents", "progress"),
-    without={"sources": "every text of a corpus is a source of its own"},
-)
-_EPILOG = """example:
+NOT_COMPARED = ("first_position", "resample")
+
+
+@command(
+    "Models side by side: the same words of the same texts, differences with paired intervals.",
+    shown=("corpus", "measure", "statistic", "level", "n_permutations", *ALWAYS),
+    epilogue="""Examples:
   topic-probe compare MiniLM=sentence-transformers/all-MiniLM-L6-v2 bge=BAAI/bge-small-en-v1.5 \\
-      --topics wordnet-nouns --corpus bundled --max-length 256"""
+      --topics wordnet-nouns --corpus bundled --max-length 256
+  topic-probe compare A B --topics words.json""",
+    without=(*OF_PROGRAMS, *NOT_COMPARED),
+)
+def compare(
+    *models: Annotated[str, "NAME=MODEL, or a model under its own name: a folder, or a name on the hub"],
+    topics: TopicsName,
+    measure: Annotated[
+        list[Literal["embeddings", "attention"]] | None, "what is measured; by default both where there are texts"
+    ] = None,
+    statistic: Annotated[
+        Literal["ratio", "difference", "effect_size"] | None,
+        "what is compared; by default the ratio of attention and the effect size of cosines",
+    ] = None,
+    level: Level = "token",
+    center: Annotated[bool, "subtract the mean embedding first"] = False,
+    shared: Shared,
+) -> int:
+    """Compares, saves the report if that is wanted, and prints it."""
+    import topic_probe as tp
+
+    if not models:
+        raise WrongUsageError("compare needs models: topic-probe compare A=MODEL B=MODEL --topics TOPICS")
+    named = mapping([model if "=" in model else f"{Path(model).name}={model}" for model in models], "MODEL")
+    look_for_topics(topics, shared.words)
+    corpus = open_corpus(shared.documents)
+    opened = {name: open_model(model, shared.opening, bars=shared.output.bars) for name, model in named.items()}
+    report = tp.compare(
+        opened, _topics(topics, opened, shared.words), corpus, measure=measure, statistic=statistic, level=level,
+        center=center, language=shared.words.language,
+        **options_of(shared, without=(*NOT_COMPARED, "special_ids")),
+    )  # fmt: skip
+    return answer(report, shared.output)
 
 
-def add_to(parser: Parser) -> None:
-    """What the command takes."""
-    add_command(parser, run, usage="compare MODEL MODEL … --topics TOPICS [--corpus CORPUS]", epilog=_EPILOG)
-    what = f"LABEL=MODEL, or a model under its own name: {MODEL_HELP}"
-    parser.add_argument("models", metavar="MODEL", nargs="+", help=what)
-    parser.add_argument("--topics", metavar="TOPICS", required=True, help=TOPICS_HELP)
-    parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, default=None)
-    add_out(parser, "a new folder for the report")
-    add_wide(parser)
-    add_options(parser, {"comparison": (COMPARE,), "documents": CORPORA, "model": (OPEN_MODEL,)})
-
-
-def run(parsed: argparse.Namespace) -> int:
-    """Compare, save the report if that is wanted, and answer with it."""
-    from topic_probe import storage
-
-    names = _names(parsed.models)
-    look_for_topics(parsed)
-    writes = parsed.out is not None and not parsed.console.silent
-    with storage.draft(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext() as draft:
-        corpus = None if parsed.corpus is None else open_corpus(parsed)
-        if corpus is None and (given := [option for call in CORPORA for option in call.given(parsed)]):
-            raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
-        models = {label: _opened(parsed, model) for label, model in names.items()}
-        running = {"progress": parsed.console.progress}
-        report = COMPARE.call(parsed, models, _topics(parsed, models), corpus, **running)
-        answer(parsed, report, draft)
-    end_if_interrupted(parsed, (report.provenance["documents"] or {}).get("stopped"))
-    return 0
-
-
-def _names(models: list[str]) -> dict[str, str]:
-    """Models by their labels: those given, or the last part of their names."""
-    labelled = [model if "=" in model else f"{Path(model).name}={model}" for model in models]
-    names: dict[str, str] = mapping(labelled, "MODEL")
-    if len(names) < len(models):
-        raise WrongUsageError(f"models need labels that differ, got {', '.join(models)}: write LABEL=MODEL")
-    return names
-
-
-def _opened(parsed: argparse.Namespace, model: str) -> Any:
-    return open_model(argparse.Namespace(**{**vars(parsed), "model": model}))
-
-
-def _topics(parsed: argparse.Namespace, models: dict[str, Any]) -> Any:
+def _topics(name: str, models: dict[str, Any], words: Any) -> Any:
     """The name of word lists, lists of words, or topics that were saved or fitted."""
-    if parsed.topics in BUILTIN_TOPICS:
-        return parsed.topics
-    if are_word_lists(parsed.topics):
-        return read_word_lists(parsed.topics)
-    return open_topics(parsed, next(iter(models.values())))
+    if name in BUILTIN_TOPICS:
+        return name
+    return read_word_lists(name) if are_word_lists(name) else open_topics(name, next(iter(models.values())), words)
+
+
+@command(
+    "The same measurement at every checkpoint of a training, and from which step on topics are learned.",
+    shown=("corpus", "steps", "pattern", "measure", *ALWAYS),
+    epilogue="""Examples:
+  topic-probe series output --topics wordnet-nouns --corpus bundled --max-length 128 --out learned
+  topic-probe series EleutherAI/pythia-160m --steps 0 512 1000 2000 4000 --topics wordnet-nouns --corpus bundled""",
+    without=OF_PROGRAMS,
+)
+def series(
+    checkpoints: Annotated[
+        str, "a folder of folders of checkpoints (checkpoint-500, step20), or with --steps a repository on the hub"
+    ],
+    /,
+    *,
+    topics: TopicsName,
+    steps: Annotated[list[int] | None, "the steps of a repository on the hub, each a revision"] = None,
+    pattern: Annotated[str, "how its revisions are called"] = "step{step}",
+    measure: Annotated[
+        list[Literal["embeddings", "attention", "states"]] | None, "what is measured; by default all of it"
+    ] = None,
+    level: Level = "token",
+    shared: Shared,
+) -> int:
+    """Measures, saves the report if that is wanted, and prints it."""
+    import topic_probe as tp
+
+    look_for_topics(topics, shared.words)
+    every = open_series(checkpoints, steps, pattern)
+    corpus = open_corpus(shared.documents)
+    first = open_model(str(every[0].name), shared.opening, bars=shared.output.bars)
+    read = None if corpus is None else documents_of(corpus, shared.documents, first, shared.reading)
+    options = options_of(shared) | ({} if measure is None else {"measure": measure})
+    report = tp.measure_series(
+        every, open_topics(topics, first, shared.words), read, level=level, opening=opening_options(shared.opening),
+        **options,
+    )  # fmt: skip
+    return answer(report, shared.output)
+
+
+def open_series(name: str, steps: list[int] | None, pattern: str) -> Any:
+    """The checkpoints that a command names."""
+    import topic_probe as tp
+
+    if Path(name).expanduser().is_dir():
+        if steps is not None:
+            raise WrongUsageError("--steps is for a repository on the hub: a folder has the steps in its names")
+        return tp.Checkpoints.from_folders(Path(name).expanduser())
+    if steps is None:
+        raise WrongUsageError(f"there is no folder {name}; for a repository on the hub say which --steps there are")
+    return tp.Checkpoints.from_revisions(name, steps, pattern=pattern)

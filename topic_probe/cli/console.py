@@ -8,8 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 NAME = "topic-probe"
 
@@ -19,54 +18,51 @@ class WrongUsageError(ValueError):
 
 
 @dataclass(frozen=True)
-class Console:
-    """Where a command writes.
+class Output:
+    """How a command answers."""
 
-    Attributes:
-        answers: The real standard output.
-        json: Whether the answer is one JSON document in place of text.
-        progress: Whether bars with the time left are shown.
-        silent: Nothing is written: another process of the same run does.
-    """
+    out: Annotated[str | None, "a new folder for what was found"] = None
+    overwrite: Annotated[bool, "replace an earlier result at that place"] = False
+    json: Annotated[bool, "one JSON document on stdout, for machines"] = False
+    wide: Annotated[bool, "tables with all columns, however long the lines"] = False
+    progress: Annotated[bool, "bars with the time left, on stderr, where that is a terminal"] = True
+    debug: Annotated[bool, "show where an error or a warning came from"] = False
 
-    answers: Any
-    json: bool = False
-    progress: bool = False
-    silent: bool = False
+    @property
+    def bars(self) -> bool:
+        """Whether bars are shown."""
+        return self.progress and sys.stderr.isatty()
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the result; of several that torchrun has started the first one does."""
+        return self.out is not None and not _is_silent()
 
     def answer(self, text: str, document: Mapping[str, Any]) -> None:
-        """Print the result: the text, or the document for machines."""
-        if self.json:  # strict: what has no number (NaN, infinity) is null
+        """Prints the result: the text, or the document for machines, in which what has no number is null."""
+        if self.json:
             text = json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=1)
-        if not self.silent:
-            write(f"{text}\n", self.answers)
+        if not _is_silent():
+            write(f"{text}\n", _Answers.stream)
 
-    def remark(self, text: str) -> None:
-        """Print what is not part of the answer for machines."""
-        if not self.silent:
-            write(f"{text}\n", sys.stderr if self.json else self.answers)
+
+class _Answers:
+    """The real standard output, while a command runs."""
+
+    stream: Any = None
+
+
+def _is_silent() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
 
 
 def write(text: str, stream: Any) -> None:
-    """Write a text, now; where whoever read it has left (``| head``), this and all that follows leads nowhere."""
+    """Writes a text, now; where whoever read it has left (``| head``), this and all that follows leads nowhere."""
     try:
         stream.write(text)
         stream.flush()
     except BrokenPipeError:  # Python would complain once more when it closes the stream
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def open_closed_streams() -> None:
-    """Let standard streams that the shell has closed lead nowhere.
-
-    The file opened next would take the number of a closed one, and end up with whatever is written to that.
-    """
-    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(nowhere)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
 def warn(text: str, kind: str = "warning") -> None:
@@ -75,20 +71,20 @@ def warn(text: str, kind: str = "warning") -> None:
 
 
 @contextmanager
-def only_answers_on_stdout(*, debug: bool) -> Iterator[Any]:
+def only_answers_on_stdout(*, debug: bool) -> Iterator[None]:
     """Sends what libraries print to stderr, and their warnings too: ours as a line, those of others only on demand."""
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if category is UserWarning:
             warn(str(message))
 
-    answers = sys.stdout
+    _Answers.stream = sys.stdout
     with redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.simplefilter("default" if debug else "ignore")
         warnings.simplefilter("always", UserWarning)
         if not debug:
             warnings.showwarning = show
-        yield answers
+        yield
 
 
 def plain(value: Any) -> Any:

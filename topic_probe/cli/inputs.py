@@ -1,198 +1,124 @@
 """What commands read: models, tokenizers, topics and texts, named in words that a shell can pass."""
 
-import argparse
+import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from topic_probe.cli.console import WrongUsageError, warn
-from topic_probe.cli.options import Call, Parser, add_options, meant
-from topic_probe.notices import quiet_transformers
 
-MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
 BUILTIN_TOPICS = ("wordnet-nouns", "wordnet-domains", "empath", "emoji")
-TOPICS_HELP = (
-    f"{', '.join(BUILTIN_TOPICS)} (word lists that come along), a folder of topics or of a fit, what fit-topics has "
-    "written, a JSON file {topic: [word, …]}, or - for such JSON on standard input"
-)
-CORPUS_HELP = (
-    "bundled (Wikipedia articles that come along), wikipedia, a file or folder of .txt or .jsonl, or the name of a "
-    "data set on the Hugging Face hub"
-)
-BUNDLED, WIKIPEDIA = "bundled", "wikipedia"
-STDIN = "-"
-PAGE = "index.html"
+# Names that the datasets package takes for readers of whatever files lie in the current folder.
+_READERS = ("arrow", "audiofolder", "csv", "imagefolder", "json", "parquet", "text", "videofolder", "webdataset", "xml")
 
-OPEN_MODEL = Call(
-    "topic_probe.lens.opening:open_model",
-    filled=("source",),
-    help={"tokenizer": "name or folder of the tokenizer, where it does not lie beside the model"},
-)
-WORD_LISTS = Call("topic_probe.topics:Topics.from_word_lists", filled=("words", "tokenizer"))
-FROM_NAME = Call("topic_probe.topics:Topics.builtin", filled=("name", "tokenizer"), help={
-    "language": "language of word lists that come along (default: en; emoji has more)",
-})  # fmt: skip
-FROM_FIT = Call("topic_probe.text.lda:TopicFit.topics")
-BUNDLED_CORPUS = Call("topic_probe.text.corpus:Corpus.bundled")
-# What is said of an option is said for all ways to texts.
-FILES = Call(
-    "topic_probe.text.corpus:Corpus.from_files",
-    filled=("paths",),
-    help={
-        "field": "field of a record that is the text (default: text)",
-        "split": "a text of a .txt: file or line; or the split of a data set (default: file; train)",
-        "n_documents": "texts at most (default: all; of Wikipedia 10,000)",
-    },
-)
-WIKIPEDIA_CORPUS = Call(
-    "topic_probe.text.corpus:Corpus.wikipedia",
-    flags={"seed": "corpus-seed", "revision": "corpus-revision"},
-    help={
-        "seed": "which texts are drawn (default: of Wikipedia 0; the first ones of all others)",
-        "revision": "commit of the data set, or branch or tag (default: of Wikipedia a fixed one)",
-    },
-)
-DATASET = Call(
-    "topic_probe.text.corpus:Corpus.from_dataset",
-    filled=("dataset",),
-    without={"options": "only Python can pass any argument on to the datasets package"},
-    flags={"config": "corpus-config", "seed": "corpus-seed", "revision": "corpus-revision"},
-)
-CORPORA = (FILES, WIKIPEDIA_CORPUS, DATASET, BUNDLED_CORPUS)
-DOCUMENTS = Call(
-    "topic_probe.text.corpus:Corpus.documents",
-    filled=("tokenizer", "progress"),
+Model = Annotated[str, "a folder, a name on the Hugging Face hub, or a folder that `train` has written"]
+TopicsName = Annotated[
+    str,
+    f"{', '.join(BUILTIN_TOPICS)} (word lists that come along), a folder that fit-topics or train has written, a JSON "
+    "file {topic: [word, …]}, or - for such JSON on standard input",
+]
+CORPUS = (
+    "bundled (Wikipedia articles that come along), wikipedia, a file or folder of .txt or .jsonl, or the name of a data "
+    "set on the Hugging Face hub"
 )
 
 
-REVISIONS = Call(
-    "topic_probe.series.checkpoints:Checkpoints.from_revisions",
-    filled=("name", "steps"),
-    help={"pattern": "how revisions of the repository are called (default: step{step})"},
-)
-MANIFEST = Call(
-    "topic_probe.series.checkpoints:Checkpoints.from_manifest",
-    filled=("file",),
-    flags={"name": "repository"},
-    help={"name": "the repository of the revisions that a text file lists"},
-)
-SERIES_HELP = (
-    "a folder that holds folders of checkpoints (checkpoint-500, step20), a manifest (.json {step: folder}, or lines "
-    "of revisions); with --steps a repository on the Hugging Face hub that has them as revisions, or a pattern of "
-    "repositories with {step} in it"
-)
+@dataclass(frozen=True)
+class Opening:
+    """How a model is opened."""
+
+    tokenizer: Annotated[str | None, "name or folder of the tokenizer, where it does not lie beside the model"] = None
+    revision: Annotated[str | None, "commit, branch or tag of a model on the hub"] = None
+    device: Annotated[str | None, "where the model runs, such as cuda:0; by default where there is room"] = None
+    dtype: Annotated[str | None, "type of the weights, such as bfloat16; by default that of the file"] = None
 
 
-def add_model_or_series(parser: Parser) -> None:
-    """Let a command name a model, or else a series of checkpoints."""
-    either = parser.add_mutually_exclusive_group(required=True)
-    either.add_argument("model", metavar="MODEL", help=MODEL_HELP, nargs="?")
-    either.add_argument("--series", metavar="SERIES", help=SERIES_HELP)
-    parser.add_argument("--steps", metavar="N", type=int, nargs="+", help="the steps of a series on the hub")
-    add_options(parser, {"series": (REVISIONS, MANIFEST)})
+@dataclass(frozen=True)
+class Choice:
+    """Which words topics have."""
+
+    language: Annotated[str, "language of word lists that come along; emoji has more"] = "en"
+    forms: Annotated[
+        Literal["case", "stem"], '"stem" also takes cat and cats for one word, "case" only Cat and cat'
+    ] = "case"
+    split_words: Annotated[
+        Literal["drop", "keep"], '"keep" also takes listed words of several tokens, for --level word'
+    ] = "drop"
+    case_variants: Annotated[bool, "whether a listed word also stands for Word and WORD"] = True
+    fraction: Annotated[
+        float | None, "of a fit: a word belongs to a topic that gives it this probability; by default as it was saved"
+    ] = None
 
 
-def open_series(parsed: argparse.Namespace) -> Any:
-    """The checkpoints that a command names."""
-    from topic_probe.series.checkpoints import Checkpoints
+@dataclass(frozen=True)
+class Texts:
+    """Which texts are read, and how."""
 
-    path = Path(parsed.series).expanduser()
-    if path.exists():
-        steps = ["--steps"] if parsed.steps is not None else []
-        _refuse([*steps, *REVISIONS.given(parsed)], "that is for a series on the hub")
-        if path.is_file():
-            return MANIFEST.call(parsed, path)
-    _refuse(MANIFEST.given(parsed), "that is for a file that lists revisions")
-    if path.is_dir():
-        return Checkpoints.from_folders(path)
-    if parsed.steps is None:
-        raise WrongUsageError(f"there is no {path}; for a series on the hub say which --steps there are")
-    if "{step}" not in parsed.series:
-        return REVISIONS.call(parsed, parsed.series, parsed.steps)
-    _refuse(REVISIONS.given(parsed), "every step has a repository of its own")
-    return Checkpoints.from_repositories(parsed.series, parsed.steps)
+    corpus: Annotated[str | None, CORPUS] = None
+    n_documents: Annotated[int | None, "texts at most; by default all, of Wikipedia 10,000"] = None
+    split: Annotated[str | None, "a text of a .txt: file or line; or the split of a data set"] = None
+    field: Annotated[str | None, "field of a record that is the text; by default text"] = None
+    corpus_seed: Annotated[int | None, "which texts of a data set are drawn; by default the first ones"] = None
+    corpus_config: Annotated[str | None, "configuration of the data set"] = None
+    corpus_revision: Annotated[str | None, "commit, branch or tag of the data set"] = None
+    begin_token: Annotated[bool, "put a begin token before texts of a causal model"] = False
 
 
-def add_model(parser: Parser) -> None:
-    """Let a command name a model."""
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+# ---------------------------------------------------------------------------- models
 
 
-def add_model_and_topics(parser: Parser, *, several: bool = False) -> None:
-    """Let a command name a model and topics; those of several fits, where it can report them together."""
-    add_model(parser)
-    more = "; once for every fit, to report several together (--resample)" if several else ""
-    action = "append" if several else "store"
-    parser.add_argument("--topics", metavar="TOPICS", required=True, action=action, help=TOPICS_HELP + more)
-
-
-# --- models -------------------------------------------------------------------------------------------
-
-
-def open_model(parsed: argparse.Namespace) -> Any:
+def open_model(name: str, opening: Opening, *, bars: bool = False) -> Any:
     """The model that a command names, hooked."""
-    from topic_probe import storage
+    import topic_probe as tp
+    from topic_probe.notices import quiet_transformers
 
-    folder = Path(parsed.model).expanduser()
-    trained = folder / "history" if (folder / "history").is_dir() else folder
-    if not (folder / "config.json").is_file() and storage.kind_of(trained) == "history":
-        return _trained(trained, parsed)
-    from topic_probe.lens.opening import open_model as open_hooked
-
-    options = opening_options(parsed)
-    with quiet_transformers(progress=parsed.console.progress), OPEN_MODEL.blamed(parsed):
-        return open_hooked(parsed.model, **options)
+    folder = Path(name).expanduser()
+    trained = folder / "history" if (folder / "history").exists() else folder
+    if not (folder / "config.json").is_file() and _kind(trained) == "history":
+        model = tp.load_report(trained).model()
+        return model if hasattr(model, "toy_config") else tp.open_model(model, tokenizer=_tokenizer_given(opening))
+    with quiet_transformers(progress=bars):
+        return tp.open_model(name, **opening_options(opening))
 
 
-def opening_options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """What `open_model` is to be told of how to open a model."""
-    options = OPEN_MODEL.arguments(parsed)
+def opening_options(opening: Opening) -> dict[str, Any]:
+    """What `tp.open_model` is to be told of how to open a model."""
     import torch
 
-    if name := options.get("dtype"):
-        options["dtype"] = dtype = getattr(torch, name, None)
+    options: dict[str, Any] = {"tokenizer": _tokenizer_given(opening), "revision": opening.revision}
+    if opening.dtype is not None:
+        options["dtype"] = dtype = getattr(torch, opening.dtype, None)
         if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise WrongUsageError(
-                f"--dtype must be a type of weights such as float32, float16 or bfloat16, got {name!r}"
+                f"--dtype must be a type of weights such as float32 or bfloat16, got {opening.dtype!r}"
             )
-    if name := options.get("device"):
+    if opening.device is not None:
+        options["device"] = opening.device
         try:
-            torch.empty(0, device=name)
+            torch.empty(0, device=opening.device)
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             why = str(error).splitlines()[0]
-            raise WrongUsageError(f"--device {name!r} cannot be used here: {why}") from error
-    if "tokenizer" in options:
-        options["tokenizer"] = open_tokenizer(options["tokenizer"])
+            raise WrongUsageError(f"--device {opening.device!r} cannot be used here: {why}") from error
     return options
 
 
-def _trained(folder: Path, parsed: argparse.Namespace) -> Any:
-    """The model of a history; one trained on text can be given the tokenizer that it was trained with."""
-    from topic_probe.lens.opening import open_model as open_hooked
-    from topic_probe.train.bert import TextConfig
-    from topic_probe.train.history import History
-
-    history = History.load(folder)
-    on_text = isinstance(history.toy, TextConfig)
-    unread = [option for option in OPEN_MODEL.given(parsed) if not (on_text and option == "--tokenizer")]
-    _refuse(unread, "what was trained here is opened as it is")
-    if not on_text:
-        return history.model()
-    tokenizer = open_tokenizer(parsed.tokenizer) if "tokenizer" in parsed else None
-    return open_hooked(history.model(), tokenizer=tokenizer)
+def _tokenizer_given(opening: Opening) -> Any:
+    return None if opening.tokenizer is None else open_tokenizer(opening.tokenizer)
 
 
 def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     """The tokenizer of a model, from a folder or the hub."""
     from topic_probe.lens.opening import load_tokenizer
+    from topic_probe.notices import quiet_transformers
 
     with quiet_transformers(progress=False):
         tokenizer = load_tokenizer(str(Path(name).expanduser()) if name.startswith("~") else name, revision)
     if tokenizer is None:
         raise OSError(
-            f"no tokenizer can be loaded from {name!r}: give the folder of a model with its tokenizer, or a name "
-            f"on the Hugging Face hub; without a network, fetch the files elsewhere (`hf download {name} --local-dir "
-            "FOLDER`) and give that folder"
+            f"no tokenizer can be loaded from {name!r}: give the folder of a model with its tokenizer, or a name on the "
+            f"Hugging Face hub; without a network, fetch the files elsewhere (`hf download {name} --local-dir FOLDER`) "
+            "and give that folder"
         )
     return tokenizer
 
@@ -202,102 +128,70 @@ def tokenizer_of(model: Any) -> Any:
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None and hasattr(model, "toy_config"):
         raise ValueError(
-            "this model was trained on synthetic documents, whose words are numbers, so it reads no texts: "
-            "measure its embeddings or weights with the topics beside it"
+            "this model was trained on synthetic documents, whose words are numbers, so it reads no texts: measure its "
+            "embeddings or weights with the topics beside it"
         )
     if tokenizer is None:
         raise ValueError("this model has no tokenizer to read words with: name one with --tokenizer")
     return tokenizer
 
 
-# --- topics and texts ---------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------- topics
 
 
-def look_for_topics(parsed: argparse.Namespace) -> None:
-    """See that there are the topics that a command names, before anything slow is opened.
-
-    As with texts, the name of what comes along is that, and a file of the same name is asked for as ./NAME.
-    """
-    path = Path(parsed.topics).expanduser()
-    if parsed.topics in BUILTIN_TOPICS:
+def look_for_topics(name: str, choice: Choice) -> None:
+    """Sees that there are the topics that a command names, before anything slow is opened."""
+    path = Path(name).expanduser()
+    if name in BUILTIN_TOPICS:
         from topic_probe.topics.builtin import word_lists
 
         try:
-            word_lists(parsed.topics).lists(*_language(parsed).values())
+            word_lists(name).lists(choice.language)
         except ValueError as error:
             raise WrongUsageError(f"--language: {error}") from error
         if path.exists():
-            warn(f"{parsed.topics} means the word lists that come along; what lies here is ./{path}", "note")
-    elif parsed.topics != STDIN and not path.exists():
-        near = meant(parsed.topics, BUILTIN_TOPICS)
+            warn(f"{name} means the word lists that come along; what lies here is ./{path}", "note")
+    elif name != "-" and not path.exists():
+        near = _meant(name, BUILTIN_TOPICS)
         raise FileNotFoundError(
-            f"there are no topics at {parsed.topics}{near or f': needed is {TOPICS_HELP}'}"
+            f"there are no topics at {name}{near}: needed is one of {', '.join(BUILTIN_TOPICS)}, a JSON file "
+            "{topic: [word, …]}, or a folder that fit-topics has written"
         )
 
 
-def _language(parsed: argparse.Namespace) -> dict[str, str]:
-    return {name: value for name, value in FROM_NAME.arguments(parsed).items() if name == "language"}
+def open_topics(name: str, model: Any, choice: Choice) -> Any:
+    """The topics that a command names, in the tokens of a model."""
+    import topic_probe as tp
 
-
-def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
-    """The topics that a command names."""
-    if parsed.topics in BUILTIN_TOPICS:
-        only_fits = [flag for flag in FROM_FIT.given(parsed) if flag not in FROM_NAME.options]
-        _refuse(only_fits, "that is for topics that fit-topics has fitted, these are lists of words")
-        return FROM_NAME.call(parsed, parsed.topics, tokenizer_of(model))
-    _refuse([f"--{name}" for name in _language(parsed)], "that is for word lists that come along")
-    if are_word_lists(parsed.topics):
-        only_fits = [flag for flag in FROM_FIT.given(parsed) if flag not in WORD_LISTS.options]
-        _refuse(only_fits, "that is for topics that fit-topics has fitted, these are words")
-        return WORD_LISTS.call(parsed, read_word_lists(parsed.topics), tokenizer_of(model))
-    only_lists = [flag for flag in WORD_LISTS.given(parsed) if flag not in FROM_FIT.options]
-    _refuse(only_lists, "that is for a JSON file of words")
-    return _saved_topics(parsed, Path(parsed.topics).expanduser())
-
-
-def _saved_topics(parsed: argparse.Namespace, path: Path) -> Any:
-    """Topics of a folder: those that were saved there, or others from the fit beside them where options say so."""
-    from topic_probe import storage
-    from topic_probe.text.lda import TopicFit
-    from topic_probe.topics import Topics
-
-    folder, wanted = path.parent if path.is_file() else path, FROM_FIT.arguments(parsed)
-    fits = [place for place in (folder, folder / "fit") if storage.kind_of(place) == "topic fit"]
-    saved = [place for place in (folder, folder / "topics") if storage.kind_of(place) == "topics"]
-    if fits and (wanted or not saved):
-        return FROM_FIT.call(parsed, TopicFit.load(fits[0]))
+    of_words = {name: getattr(choice, name) for name in ("forms", "split_words", "case_variants")}
+    if name in BUILTIN_TOPICS:
+        return tp.Topics.builtin(name, tokenizer_of(model), language=choice.language, **of_words)
+    if are_word_lists(name):
+        return tp.Topics.from_word_lists(read_word_lists(name), tokenizer_of(model), **of_words)
+    folder = Path(name).expanduser()
+    saved = [place for place in (folder, folder / "topics") if _kind(place) == "topics"]
+    fits = [place for place in (folder, folder / "fit") if _kind(place) == "topic fit"]
+    if fits and (choice.fraction is not None or not saved):
+        of_fit = {} if choice.fraction is None else {"fraction": choice.fraction}
+        return tp.load_report(fits[0]).topics(forms=choice.forms, **of_fit)
+    if choice.fraction is not None:
+        raise WrongUsageError("--fraction is for topics that fit-topics has fitted, and no fit is beside these")
     if not saved:
-        raise FileNotFoundError(f"there are no topics in the folder {path}: needed is {TOPICS_HELP}")
-    _refuse(FROM_FIT.given(parsed), "these topics are chosen already, and no fit is beside them")
-    return Topics.load(saved[0])
+        raise FileNotFoundError(f"there are no topics in the folder {folder}")
+    return tp.Topics.load(saved[0])
 
 
 def are_word_lists(name: str) -> bool:
-    """Whether topics of this name are lists of words, on standard input or in a file."""
-    from topic_probe import storage
-
+    """Whether topics of this name are lists of words, on standard input or in a file of JSON."""
     path = Path(name).expanduser()
-    return name == STDIN or (path.is_file() and path.name != storage.MANIFEST)
+    return name == "-" or (path.is_file() and _kind(path) is None)
 
 
 def read_word_lists(name: str) -> dict[str, Any]:
     """Lists of words, from standard input or a file."""
-    import json
-
-    what = "standard input" if name == STDIN else name
-
-    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        lists = dict(pairs)
-        if len(lists) < len(pairs):
-            twice = next(name for name in lists if [other for other, _ in pairs].count(name) > 1)
-            raise ValueError(
-                f"{what} has several topics of the name {twice!r}: put their words into one list"
-            )
-        return lists
-
+    what = "standard input" if name == "-" else name
     try:
-        text = sys.stdin.read() if name == STDIN else Path(name).expanduser().read_text(encoding="utf-8")
-        content = json.loads(text, object_pairs_hook=each_once)
+        content = json.loads(sys.stdin.read() if name == "-" else Path(name).expanduser().read_text("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{what} is not JSON ({error}): needed is {{topic: [word, …]}}") from error
     if not isinstance(content, dict):
@@ -305,47 +199,65 @@ def read_word_lists(name: str) -> dict[str, Any]:
     return content
 
 
-def open_corpus(parsed: argparse.Namespace) -> Any:
-    """The texts that a command names."""
-    name = parsed.corpus
+def _kind(path: Path) -> str | None:
+    from topic_probe import storage
+
+    return storage.kind_of(path)
+
+
+def _meant(name: str, known: Any) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+# ---------------------------------------------------------------------------- texts
+
+
+def open_corpus(texts: Texts) -> Any:
+    """The texts that a command names; None where it names none."""
+    import topic_probe as tp
+
+    name, given = texts.corpus, {
+        "n_documents": texts.n_documents, "split": texts.split, "field": texts.field, "seed": texts.corpus_seed,
+        "config": texts.corpus_config, "revision": texts.corpus_revision,
+    }  # fmt: skip
+    given = {option: value for option, value in given.items() if value is not None}
+    if name is None:
+        if given:
+            raise WrongUsageError(f"{_flag(next(iter(given)))} needs texts: name them with --corpus")
+        return None
     path = Path(name).expanduser()
-    if name == BUNDLED:
-        way, refused = BUNDLED_CORPUS, "the bundled articles take no such option"
-    elif name == WIKIPEDIA:
-        way, refused = WIKIPEDIA_CORPUS, "Wikipedia takes no such option"
-    elif path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix in _KINDS:
-        way, refused = FILES, "files take no such option"
+    if name == "bundled":
+        way, takes = tp.Corpus.bundled, {"n_documents"}
+    elif name == "wikipedia":
+        way, takes = tp.Corpus.wikipedia, {"n_documents", "seed", "revision"}
+    elif path.exists() or name.startswith((".", "/", "~")) or path.suffix in (".txt", ".jsonl", ".gz"):
+        way, takes = lambda **options: tp.Corpus.from_files(path, **options), {"n_documents", "split", "field"}
     else:
-        warn(
-            f"there is no file or folder {name!r}, so it is taken for a data set on the Hugging Face hub",
-            "note",
-        )
-        return DATASET.call(parsed, name)
-    allowed = way.given(parsed)
-    _refuse([flag for call in CORPORA for flag in call.given(parsed) if flag not in allowed], refused)
-    return way.call(parsed, *((path,) if way is FILES else ()))
+        if name in _READERS:
+            near = _meant(name, (entry.name for entry in Path.cwd().iterdir()))
+            raise FileNotFoundError(f"there is no file or folder {name!r}{near}, and no data set is called so")
+        warn(f"there is no file or folder {name!r}, so it is taken for a data set on the Hugging Face hub", "note")
+        way, takes = lambda **options: tp.Corpus.from_dataset(name, **options), set(given)
+    if unknown := given.keys() - takes:
+        raise WrongUsageError(f"{_flag(min(unknown))} does not fit --corpus {name}")
+    return way(**given)
 
 
-_KINDS = (".txt", ".jsonl", ".gz")
+def _flag(option: str) -> str:
+    of_corpus = option in ("seed", "config", "revision")
+    return f"--{'corpus-' if of_corpus else ''}{option.replace('_', '-')}"
 
 
-def _refuse(options: list[str], why: str) -> None:
-    """Leave no option unheeded."""
-    if options:
-        raise WrongUsageError(f"{options[0]} does not fit here: {why}")
-
-
-def documents_of(
-    corpus: Any,
-    parsed: argparse.Namespace,
-    tokenizer: Any,
-    *,
-    limit: int | None = None,
-    progress: bool = False,
-) -> Any:
+def documents_of(corpus: Any, texts: Texts, model: Any, reading: Any) -> Any:
     """The texts as a stream of token ids, no longer than the model can take."""
-    options = DOCUMENTS.arguments(parsed)
-    if limit is not None:
-        options["max_length"] = min(options.get("max_length", limit), limit)
-    with DOCUMENTS.blamed(parsed):
-        return corpus.documents(tokenizer, progress=progress, **options)
+    from topic_probe.lens import capture
+
+    limit = capture.facts(model).context_length
+    lengths = [length for length in (limit, reading.max_length) if length is not None]
+    return corpus.documents(
+        tokenizer_of(model), max_length=min(lengths, default=None), long=reading.long,
+        begin_token=texts.begin_token, progress=False,
+    )  # fmt: skip

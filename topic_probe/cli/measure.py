@@ -1,208 +1,253 @@
 """``topic-probe measure attention|embeddings|weights|ablation|knockout MODEL --topics T``."""
 
-import argparse
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from topic_probe.cli.console import WrongUsageError, plain
+from topic_probe.cli.console import Output, WrongUsageError, plain
 from topic_probe.cli.inputs import (
-    CORPORA,
-    CORPUS_HELP,
-    DOCUMENTS,
-    FROM_FIT,
-    FROM_NAME,
-    OPEN_MODEL,
-    WORD_LISTS,
-    add_model_and_topics,
+    Choice,
+    Model,
+    Opening,
+    Texts,
+    TopicsName,
     documents_of,
     look_for_topics,
     open_corpus,
     open_model,
     open_topics,
-    tokenizer_of,
 )
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser, add_wide
+from topic_probe.cli.options import command, mapping
+from topic_probe.measure.options import Reading, Run, Statistics
 
-_OF_DOCUMENTS = ("model", "topics", "documents", "progress")
-ATTENTION = Call(
-    "topic_probe.measure.attention:measure_attention",
-    filled=_OF_DOCUMENTS,
-    without={"accumulators": "objects of a program"},
+ALWAYS = ("n_documents", "max_length", "tokenizer", "seed", "folder", "part", "out", "overwrite", "json")
+OF_PROGRAMS = ("special_ids", "part_size")
+NO_P = ("n_permutations", "resample")
+Level = Annotated[Literal["token", "word"], '"word" also measures words that the tokenizer splits']
+Statistic = Annotated[Literal["ratio", "difference"], "what the interval is of"]
+Outcome = Annotated[
+    Literal["states", "loss"],
+    '"states": how much closer words of a topic lie than others, at a later layer; "loss": how badly words are predicted',
+]
+LayerOfStates = Annotated[int | None, 'the layer of "states"; by default what leaves the last']
+MaskShare = Annotated[float, 'the share of tokens that "loss" masks']
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What measurements share: texts and how they are read, statistics, parts, topics, the model, the answer."""
+
+    documents: Texts
+    reading: Reading
+    statistics: Statistics
+    run: Run
+    words: Choice
+    opening: Opening
+    output: Output
+
+
+def _examples(kind: str, corpus: str = " --corpus texts", more: str = "") -> str:
+    return f"""Examples:
+  topic-probe measure {kind} google-bert/bert-base-uncased --topics words.json{corpus}
+  topic-probe measure {kind} MODEL --topics wordnet-nouns{corpus and " --corpus bundled"} --out report{more}"""
+
+
+@command(
+    "Attention between words of a topic, head by head.",
+    shown=("corpus", "level", "n_permutations", "resample", "quick", *ALWAYS),
+    epilogue=_examples("attention"),
+    without=OF_PROGRAMS,
 )
-EMBEDDINGS = Call(
-    "topic_probe.measure.embeddings:measure_embeddings",
-    filled=_OF_DOCUMENTS,
-    without={"accumulators": "objects of a program"},
+def attention(
+    model: Model,
+    /,
+    *,
+    topics: TopicsName,
+    level: Level = "token",
+    include_self: Annotated[bool, "whether a position and itself are a same-word pair"] = True,
+    quick: Annotated[bool, "a trial: 24 texts and 20 permutations at most"] = False,
+    shared: Shared,
+) -> int:
+    """Measures, saves the report if that is wanted, and prints it."""
+    import topic_probe as tp
+
+    if quick:
+        fewer = replace(shared.documents, n_documents=min(shared.documents.n_documents or 24, 24))
+        statistics = replace(shared.statistics, n_permutations=min(shared.statistics.n_permutations, 20))
+        shared = replace(shared, documents=fewer, statistics=statistics)
+    inputs = open_inputs(model, topics, shared)
+    report = tp.measure_attention(*inputs, level=level, include_self=include_self, **options_of(shared))
+    return answer(report, shared.output)
+
+
+@command(
+    "Embeddings of words of a topic; with --corpus also the hidden states of every layer.",
+    shown=("corpus", "center", "statistic", "resample", *ALWAYS),
+    epilogue=_examples("embeddings", ""),
+    without=(*OF_PROGRAMS, "n_permutations"),
 )
-WEIGHTS = Call("topic_probe.measure.weights:measure_weights", filled=("model", "topics"))
-ABLATION = Call(
-    "topic_probe.measure.ablation:measure_ablation",
-    filled=_OF_DOCUMENTS,
-    without={"reference": "objects of a program"},
+def embeddings(
+    model: Model,
+    /,
+    *,
+    topics: TopicsName,
+    center: Annotated[bool, "subtract the mean embedding first"] = False,
+    remove_components: Annotated[int, "so many principal components are taken out first"] = 0,
+    statistic: Statistic = "ratio",
+    shared: Shared,
+) -> int:
+    """Measures, saves the report if that is wanted, and prints it."""
+    import topic_probe as tp
+
+    inputs = open_inputs(model, topics, shared, needs_texts=False)
+    report = tp.measure_embeddings(
+        *inputs, center=center, remove_components=remove_components, statistic=statistic,
+        **options_of(shared, without=("n_permutations",)),
+    )  # fmt: skip
+    return answer(report, shared.output)
+
+
+@command(
+    "What the weights of every head do between words of a topic: query-key and value-output circuits.",
+    shown=("circuits", "statistic", "confidence", "tokenizer", "out", "overwrite", "json"),
+    epilogue=_examples("weights", ""),
 )
-KNOCKOUT = Call("topic_probe.measure.knockout:measure_knockout", filled=_OF_DOCUMENTS)
-CALLS = {
-    "attention": ATTENTION, "embeddings": EMBEDDINGS, "weights": WEIGHTS, "ablation": ABLATION, "knockout": KNOCKOUT,
-}  # fmt: skip
+def weights(
+    model: Model,
+    /,
+    *,
+    topics: TopicsName,
+    circuits: Annotated[list[Literal["qk", "ov"]] | None, "which; by default both"] = None,
+    statistic: Statistic = "difference",
+    confidence: Annotated[float, "what share of intervals is to hold the true number"] = 0.95,
+    words: Choice,
+    opening: Opening,
+    output: Output,
+) -> int:
+    """Measures, saves the report if that is wanted, and prints it."""
+    import topic_probe as tp
 
-_KINDS = {
-    "attention": "attention between words of a topic, head by head",
-    "embeddings": "embeddings of words of a topic, and states with --corpus",
-    "weights": "what the weights of every head do between words of a topic",
-    "ablation": "what is lost of an outcome when heads are taken out",
-    "knockout": "what is lost when words of a topic cannot read each other",
-}
-_OVER_DOCUMENTS = ("attention", "ablation", "knockout")
-# What --quick takes of both.
-_TRIAL = {"n_documents": 24, "n_permutations": 20}
-_EPILOG = """example:
-  topic-probe measure {kind} google-bert/bert-base-uncased --topics words.json{corpus}"""
-
-
-def add_to(parser: Parser) -> None:
-    """The kinds of the command, and what each takes."""
-    parser.description = "Same topic against different topic, in a model: choose what to measure."
-    parser.usage = "topic-probe measure KIND MODEL --topics TOPICS [options]"
-    kinds = parser.add_subparsers(metavar="KIND", required=True, prog="topic-probe measure")
-    for kind, what in _KINDS.items():
-        add_parser(kinds, kind, what, partial(_add_kind, kind))
-
-
-def _trial(kind: str) -> dict[str, int]:
-    """How many documents and permutations --quick takes, where the measurement has them."""
-    has = {argument.name for argument in CALLS[kind].options.values()}
-    return {
-        name: n for name, n in _TRIAL.items() if name in has or (name == "n_documents" and kind != "weights")
-    }
-
-
-def _add_kind(kind: str, parser: Parser) -> None:
-    needed = kind in _OVER_DOCUMENTS
-    add_command(
-        parser,
-        partial(run, kind),
-        usage=f"measure {kind} MODEL --topics TOPICS{' --corpus CORPUS' if needed else ''}",
-        epilog=_EPILOG.format(kind=kind, corpus=" --corpus bundled --max-length 256" if needed else ""),
+    look_for_topics(topics, words)
+    opened = open_model(model, opening, bars=output.bars)
+    listed = open_topics(topics, opened, words)
+    report = tp.measure_weights(
+        opened, listed, circuits=circuits, statistic=statistic, confidence=confidence
     )
-    add_model_and_topics(parser, several=kind == "attention")
-    add_out(parser, "a new folder for the report")
-    trial = " and ".join(f"{number} {name.removeprefix('n_')}" for name, number in _trial(kind).items())
-    if trial:
-        parser.add_argument(
-            "--quick",
-            action="store_true",
-            help=f"a trial run with {trial}, where no others are given; the answer and the report say so",
-        )
-    add_wide(parser)
-    headings: dict[str, tuple[Call, ...]] = {"measurement": (CALLS[kind],)}
-    if kind != "weights":
-        parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, required=needed, default=None)
-        headings |= {"documents": (*CORPORA, DOCUMENTS)}
-    add_options(parser, {**headings, "topics": (WORD_LISTS, FROM_NAME, FROM_FIT), "model": (OPEN_MODEL,)})
+    return answer(report, output)
 
 
-def run(kind: str, parsed: argparse.Namespace) -> int:
-    """Measure, save the report if that is wanted, and answer with it."""
-    from topic_probe import storage
+@command(
+    "What is lost of an outcome when heads are taken out: each by itself, or the sets that are named.",
+    shown=("corpus", "sets", "kind", "outcome", *ALWAYS),
+    epilogue=_examples("ablation", more=' --sets "early=0.8,3.3"'),
+    without=(*OF_PROGRAMS, *NO_P),
+)
+def ablation(
+    model: Model,
+    /,
+    *,
+    topics: TopicsName,
+    sets: Annotated[list[str] | None, 'heads to take out together, as NAME=HEADS: "early=0.8,3.3"'] = None,
+    kind: Annotated[Literal["mean", "zero"], "what is put in their place"] = "mean",
+    n_matched: Annotated[int, "random sets that each set is compared with"] = 100,
+    outcome: Outcome = "states",
+    layer: LayerOfStates = None,
+    mask_share: MaskShare = 0.15,
+    shared: Shared,
+) -> int:
+    """Measures, saves the report if that is wanted, and prints it."""
+    import topic_probe as tp
 
-    console, trial = parsed.console, {}
-    if getattr(parsed, "quick", False):
-        trial = {name: number for name, number in _trial(kind).items() if name not in parsed}
-        if parsed.corpus is None:
-            trial.pop("n_documents", None)
-        vars(parsed).update(trial)
-    writes = parsed.out is not None and not console.silent
-    with storage.draft(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext() as draft:
-        inputs = _inputs(parsed)
-        running: dict[str, Any] = {}
-        if len(inputs) == 3:
-            running = {"progress": console.progress}
-        report = CALLS[kind].call(parsed, *inputs, **running)
-        if trial:
-            report = replace(report, provenance={**report.provenance, "trial": trial})
-        answer(parsed, report, draft)
-    if running:
-        stopped = report.provenance["options" if kind == "attention" else "documents"]["stopped"]
-        end_if_interrupted(parsed, stopped)
+    named = None if sets is None else mapping(sets, "--sets")
+    inputs = open_inputs(model, topics, shared)
+    report = tp.measure_ablation(
+        *inputs, sets=named, kind=kind, n_matched=n_matched, outcome=outcome, layer=layer,
+        mask_share=mask_share, **options_of(shared, without=NO_P),
+    )  # fmt: skip
+    return answer(report, shared.output)
+
+
+@command(
+    "What is lost of an outcome when words of a topic cannot read each other.",
+    shown=("corpus", "relation", "heads", "layers", "outcome", *ALWAYS),
+    epilogue=_examples("knockout"),
+    without=(*OF_PROGRAMS, *NO_P),
+)
+def knockout(
+    model: Model,
+    /,
+    *,
+    topics: TopicsName,
+    relation: Annotated[
+        Literal["same_topic", "different_topic", "same_word", "own_topic"], "which words no longer read each other"
+    ] = "same_topic",
+    how: Annotated[Literal["scores", "weights"], "before or after the softmax"] = "scores",
+    heads: Annotated[str | None, 'in these heads alone: "0.8,3.3"'] = None,
+    layers: Annotated[list[int] | None, "in these layers alone"] = None,
+    n_matched: Annotated[int, "how often other edges at the same distance are cut"] = 20,
+    outcome: Outcome = "states",
+    layer: LayerOfStates = None,
+    mask_share: MaskShare = 0.15,
+    shared: Shared,
+) -> int:
+    """Measures, saves the report if that is wanted, and prints it."""
+    import topic_probe as tp
+
+    inputs = open_inputs(model, topics, shared)
+    report = tp.measure_knockout(
+        *inputs, relation=relation, how=how, heads=heads, layers=layers, n_matched=n_matched, outcome=outcome,
+        layer=layer, mask_share=mask_share, **options_of(shared, without=NO_P),
+    )  # fmt: skip
+    return answer(report, shared.output)
+
+
+# ---------------------------------------------------------------------------- what all of them do
+
+
+def open_inputs(model: str, topics: str, shared: Shared, *, needs_texts: bool = True) -> tuple[Any, ...]:
+    """Model, topics, and documents where texts were named; what is missing is noticed before the model is opened."""
+    look_for_topics(topics, shared.words)
+    corpus = open_corpus(shared.documents)
+    if needs_texts and corpus is None:
+        raise WrongUsageError("this is measured in texts: name them with --corpus (bundled, a folder, …)")
+    opened = open_model(model, shared.opening, bars=shared.output.bars)
+    found = opened, open_topics(topics, opened, shared.words)
+    if corpus is None:
+        return found
+    return *found, documents_of(corpus, shared.documents, opened, shared.reading)
+
+
+def options_of(shared: Shared, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The options of a measurement by their names."""
+    groups = (shared.reading, shared.statistics, shared.run)
+    options = {name: value for group in groups for name, value in vars(group).items() if name not in without}
+    if (part := options.get("part")) is not None and part != ["env"]:
+        if len(part) != 2 or not all(number.isdecimal() for number in part):
+            raise WrongUsageError(f"--part takes two numbers, which of how many, or env; got {' '.join(part)}")
+        options["part"] = int(part[0]), int(part[1])
+    return {**options, "progress": shared.output.bars}
+
+
+def answer(report: Any, output: Output) -> int:
+    """Saves a report where that is wanted, with its table and its figure, and prints it in a screen."""
+    from topic_probe.cli.screens import screen
+
+    text, document = screen(report, wide=output.wide), plain(report)
+    if output.writes:
+        _save(report, Path(str(output.out)), overwrite=output.overwrite)
+        text += f"\nsaved in {output.out}: the report, table.csv, figure.png"
+        document["saved"] = output.out
+    output.answer(text, document)
+    of_run = (report.provenance.get("options"), report.provenance.get("documents"))
+    stopped = [part["stopped"] for part in of_run if isinstance(part, dict) and part.get("stopped")]
+    if stopped:
+        kept = f"; the report of these is in {output.out}" if output.out else ""
+        raise KeyboardInterrupt(f"{stopped[0]}{kept}")
     return 0
 
 
-def answer(parsed: argparse.Namespace, report: Any, draft: Path | None) -> None:
-    """Save the report in a draft of what was named for it, if something was, and answer with it."""
-    text, document = text_of(report, wide=parsed.wide), plain(report)
-    if draft is not None:
-        report.save(draft)
-        text += f"\nsaved in {parsed.out}"
-        document["saved"] = parsed.out
-    parsed.console.answer(text, document)
-
-
-def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:
-    """Model, topics, and documents where texts were named; what is missing is noticed first."""
-    fits = _fits(parsed)
-    for each in fits:
-        look_for_topics(each)
-    named = getattr(parsed, "corpus", None) is not None
-    corpus = open_corpus(parsed) if named else None
-    if not named and (given := [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]):
-        raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
-    model = open_model(parsed)
-    topics: Any = [open_topics(each, model) for each in fits]
-    topics = topics[0] if len(topics) == 1 else topics
-    if corpus is None:
-        return model, topics
-    from topic_probe.lens import capture
-
-    limit = capture.facts(model).context_length
-    return model, topics, documents_of(corpus, parsed, tokenizer_of(model), limit=limit)
-
-
-def _fits(parsed: argparse.Namespace) -> list[argparse.Namespace]:
-    """What was said, for the topics of every fit that was named."""
-    named = parsed.topics if isinstance(parsed.topics, list) else [parsed.topics]
-    if len(named) > 1 and "fits" not in getattr(parsed, "resample", ()):
-        raise WrongUsageError(
-            "--topics was given several times, which is for fits of one kind that are reported together: say "
-            "--resample sources words fits, or measure the topics one after the other"
-        )
-    return [argparse.Namespace(**{**vars(parsed), "topics": topics}) for topics in named]
-
-
-def end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None:
-    """KeyboardInterrupt where a measurement was, saying what is kept."""
-    if stopped is None:
-        return
-    kept = [stopped]
-    if parsed.out:
-        kept.append(f"the report of these is in {parsed.out}")
-    raise KeyboardInterrupt("; ".join(kept))
-
-
-# --- answers ------------------------------------------------------------------------------------------
-
-
-def text_of(report: Any, *, wide: bool) -> str:
-    """What a report shows; of attention the heads with the strongest evidence, and what was read and left out."""
-    if report.kind != "attention":
-        return str(report.to_text(wide=wide))
-    from topic_probe.report import about_parts, about_trial
-    from topic_probe.tables import as_text
-
-    heads = report.heads.top(10).to_dataframe()
-    best = as_text(heads, wide=wide) if len(heads) else "none: no head has an effect size"
-    overall = as_text(report.overall.to_dataframe(), wide=wide)
-    counts = report.provenance
-    read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
-    lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}
-    left_out = [f"{reason}: {count:,}" for reason, count in lost.items() if count]
-    reasons = dict.fromkeys(filter(None, (report.overall.reason, report.heads.reason)))
-    shares = report.variance_of_overall()
-    if shares is not None:
-        overall += f"\n\nthe variance of the overall ratio\n{as_text(shares)}"
-    about = [*report.about_variance(), *about_trial(counts), *about_parts(counts)]
-    notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons, *about))
-    ranked = "heads with the strongest evidence (lowest q-value, then highest effect size)"
-    return f"{report.about_coverage()}\n\nall heads\n{overall}\n\n{ranked}\n{best}\n{notes}"
+def _save(report: Any, folder: Path, *, overwrite: bool) -> None:
+    """A report in a folder, with its table and its figure for who has no Python at hand."""
+    report.save(folder, overwrite=overwrite)
+    report.to_dataframe().to_csv(folder / "table.csv", index=False)
+    report.plot().figure.savefig(folder / "figure.png", dpi=150, bbox_inches="tight")

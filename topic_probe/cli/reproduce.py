@@ -1,195 +1,195 @@
 """``topic-probe reproduce NAME ...|all``: the figures and tables of the paper, claim by claim."""
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from topic_probe.cli.console import Console, WrongUsageError, only_answers_on_stdout, plain, warn
-from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, PAGE, open_corpus, open_tokenizer
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, mapping
-from topic_probe.notices import quiet_transformers
+from topic_probe.cli.console import Output, WrongUsageError, only_answers_on_stdout, plain, warn
+from topic_probe.cli.inputs import Texts, open_corpus, open_tokenizer
+from topic_probe.cli.options import command, mapping
 from topic_probe.paper import RECIPES, recipe_named
 
 if TYPE_CHECKING:
     from topic_probe.paper.recipe import RecipeResult
 
-ALL, OUT, PICTURES = "all", "reproduced", "pictures"
-RUN = Call("topic_probe.paper.recipe:run_recipe", filled=("recipe", "progress", "options"))
+OUT, PAGE, PICTURES = "reproduced", "index.html", "pictures"
 
 # Recipes that measure the same thing, which is done once where they run in one process.
 TOGETHER = (("figure10", "table3"),)
 
-_EPILOG = """recipes:
-{recipes}
+_EPILOGUE = f"""Recipes: {", ".join(RECIPES)}
 
-example:
+Examples:
   topic-probe reproduce figure1 --quick
   topic-probe reproduce table1 --models BERT=./bert-base-uncased --corpus wikipedia
   topic-probe reproduce figure3 --models BERT=./bert-base-uncased --words "frog toad lizard" "mozart beethoven"
   topic-probe reproduce figure5 --quick --tokenizer ./bert-base-uncased"""
 
 
-def add_to(parser: Parser) -> None:
-    """What the command takes."""
-    recipes = "\n".join(f"  {name}" for name in RECIPES)
-    add_command(parser, run, usage="reproduce NAME ...|all", epilog=_EPILOG.format(recipes=recipes))
-    parser.add_argument(
-        "names", metavar="NAME", nargs="+", choices=(*RECIPES, ALL), help="figures and tables (below), or all"
-    )
-    add_out(parser, f"folder for results and their page (default: {OUT})", default=OUT)
-    parser.add_argument("-v", "--verbose", action="store_true", help="print every training of every claim")
-    parser.add_argument(
-        "--jobs",
-        metavar="N",
-        type=int,
-        default=1,
-        help="so many recipes at a time, each in a process (default: 1)",
-    )
-    inputs = {
-        "--models": (
-            "LABEL=MODEL",
-            "models in place of the paper's, for recipes that measure pretrained ones",
-        ),
-        "--corpus": ("CORPUS", CORPUS_HELP),
-        "--words": ("LIST", "lists of words that belong together, each in quotes, for figure3"),
-        "--tokenizer": ("TOKENIZER", "name or folder of the tokenizer that reads the texts of figure5"),
-    }
-    for flag, (metavar, what) in inputs.items():
-        many = "+" if flag in ("--models", "--words") else None
-        parser.add_argument(flag, nargs=many, metavar=metavar, default=argparse.SUPPRESS, help=what)
-    add_options(parser, {"recipe": (RUN,), "documents": CORPORA})
+@dataclass(frozen=True)
+class _Run:
+    """What every process that runs recipes is told."""
+
+    quick: bool
+    seed: int
+    folder: str | None
+    bars: bool
+    debug: bool
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run(parsed: argparse.Namespace) -> int:
-    """Run recipes, save results as they come, write the page."""
+@command(
+    "The figures and tables of the paper: every claim, what was measured, where it must fail, its verdict.",
+    shown=("quick", "verbose", "jobs", "models", "corpus", "words", "tokenizer", "seed", "folder", "out", "overwrite",
+           "json"),
+    epilogue=_EPILOGUE,
+)  # fmt: skip
+def reproduce(
+    *names: Annotated[str, "figures and tables, or all"],
+    quick: Annotated[bool, "smaller trainings and fewer seeds: minutes in place of an hour"] = False,
+    verbose: Annotated[bool, "print every training of every claim"] = False,
+    jobs: Annotated[int, "so many recipes at a time, each in a process"] = 1,
+    models: Annotated[
+        list[str] | None, "NAME=MODEL in place of the paper's, for recipes that measure pretrained ones"
+    ] = None,
+    words: Annotated[list[str] | None, "words that belong together, each list in quotes, for figure3"] = None,
+    tokenizer: Annotated[str | None, "name or folder of the tokenizer that reads the texts of figure5"] = None,
+    seed: Annotated[int, "the first seed"] = 3000,
+    folder: Annotated[str | None, "where trainings are kept, so that the same call goes on"] = None,
+    documents: Texts,
+    output: Output,
+) -> int:
+    """Runs recipes, saves results as they come, writes the page."""
     from topic_probe import storage
     from topic_probe.paper.recipe import own_options, summary
 
-    names = list(RECIPES) if ALL in parsed.names else list(dict.fromkeys(parsed.names))
-    out = Path(parsed.out).expanduser()
-    if parsed.jobs < 1:
-        raise WrongUsageError(f"--jobs is at least 1, got {parsed.jobs}")
-    known = {option for name in names for option in own_options(recipe_named(name))}
-    inputs = _inputs(parsed)
-    for option in inputs:
-        if option not in known:
-            raise WrongUsageError(f"{', '.join(names)} takes no --{option}")
-    for name in names:
-        storage.check_free(out / name, overwrite=parsed.overwrite)
+    chosen = _chosen(names)
+    if jobs < 1:
+        raise WrongUsageError(f"--jobs is at least 1, got {jobs}")
+    out = Path(output.out or OUT).expanduser()
+    inputs = {
+        "models": _models(models),
+        "words": None if words is None else _lists(words),
+        "tokenizer": None if tokenizer is None else open_tokenizer(tokenizer),
+        "corpus": open_corpus(documents),
+    }
+    inputs = {name: value for name, value in inputs.items() if value is not None}
+    known = {option for name in chosen for option in own_options(recipe_named(name))}
+    if unknown := [option for option in inputs if option not in known]:
+        raise WrongUsageError(f"{', '.join(chosen)} takes no --{unknown[0]}")
+    for name in chosen:
+        storage.check_free(out / name, overwrite=output.overwrite)
     if (out / PAGE).exists() and not any(storage.kind_of(out / name) == "recipe" for name in RECIPES):
         raise FileExistsError(
             f"{out / PAGE} is no page of topic-probe and is not overwritten: choose another --out"
         )
+    told = _Run(quick, seed, folder, output.bars, output.debug, inputs)
     results: dict[str, RecipeResult] = {}
     errors: dict[str, str] = {}
     try:
-        for name, outcome in _outcomes(parsed, names, inputs):
+        for name, outcome in _outcomes(told, chosen, jobs):
             if isinstance(outcome, str):
                 errors[name] = outcome
                 warn(outcome, f"{name} failed")
-            else:
-                results[name] = outcome
-                outcome.save(out / name, overwrite=parsed.overwrite)
-                _write_pictures(outcome, out / PICTURES)
-                if parsed.verbose:
-                    parsed.console.remark(f"{outcome}\n")
+                continue
+            results[name] = outcome
+            outcome.save(out / name, overwrite=output.overwrite)
+            _write_pictures(outcome, out / PICTURES)
     except KeyboardInterrupt as stop:
         if results:
             _write_page(out)
         kept = f"finished and kept in {out}: {', '.join(results)}" if results else "nothing was finished"
         raise KeyboardInterrupt(f"{stop}; {kept}".removeprefix("; ")) from stop
-    ordered = [results[name] for name in names if name in results]
+    ordered = [results[name] for name in chosen if name in results]
     page = _write_page(out) if ordered else None
-    lines = [
-        *summary(ordered),
-        "",
-        *_counts(ordered),
-        *(f"{name}: {error}" for name, error in errors.items()),
-    ]
-    if page is not None:
-        lines.append(f"pictures: {page}")
-    document = {
-        name: {"claims": result.claims, "seconds": result.seconds} for name, result in results.items()
-    }
-    parsed.console.answer(
-        "\n".join(lines), {"recipes": plain(document), "errors": errors, "page": page and str(page)}
-    )
+    lines = [f"{result}\n" for result in ordered] if verbose else []
+    lines += [*summary(ordered), "", *_counts(ordered), *(f"{name}: {why}" for name, why in errors.items())]
+    lines += [f"pictures: {page}"] if page is not None else []
+    about = {name: {"claims": result.claims, "seconds": result.seconds} for name, result in results.items()}
+    output.answer("\n".join(lines), {"recipes": plain(about), "errors": errors, "page": page and str(page)})
     return 1 if errors else 0
 
 
+def _chosen(names: Sequence[str]) -> list[str]:
+    """The recipes that are meant; "figure 1" is figure1."""
+    joined = [name for name in "\0".join(names).replace("figure\0", "figure").replace("table\0", "table").split("\0")]
+    if joined == [""]:
+        raise WrongUsageError("reproduce needs figures and tables, or all: topic-probe reproduce figure1 --quick")
+    if unknown := [name for name in joined if name != "all" and name not in RECIPES]:
+        raise WrongUsageError(f"there is no {unknown[0]!r} to reproduce: there are {', '.join(RECIPES)}, or all")
+    return list(RECIPES) if "all" in joined else list(dict.fromkeys(joined))
+
+
+def _models(entries: list[str] | None) -> Any:
+    if entries is None or not any("=" in entry for entry in entries):
+        return entries
+    return mapping(entries, "--models")
+
+
+def _lists(texts: list[str]) -> dict[str, list[str]]:
+    lists = [text.split() for text in texts if text.split()]
+    found = {words[0]: words for words in lists}
+    if len(found) < len(texts):
+        raise WrongUsageError(f"--words takes lists in quotes that begin with different words, got {texts}")
+    return found
+
+
+# ---------------------------------------------------------------------------- running
+
+
 def _outcomes(
-    parsed: argparse.Namespace, names: Sequence[str], inputs: Mapping[str, Any]
+    told: _Run, names: Sequence[str], jobs: int
 ) -> "Iterator[tuple[str, RecipeResult | str]]":
     """The result of every recipe as it comes, or what went wrong with one of several."""
     groups = [tuple(name for name in group if name in names) for group in TOGETHER]
     alone = [(name,) for name in names if not any(name in group for group in groups)]
     tasks = [group for group in (*groups, *alone) if group]
-    if parsed.jobs == 1 or len(tasks) == 1:
+    several = len(names) > 1
+    if jobs == 1 or len(tasks) == 1:
         for number, task in enumerate(tasks, 1):
             warn(", ".join(task), f"{number} of {len(tasks)}")
-            yield from _run(parsed, task, inputs, several=len(names) > 1)
+            yield from _run(told, task, several)
         return
-    given = {name: value for name, value in vars(parsed).items() if name != "console"}
-    with ProcessPoolExecutor(parsed.jobs, get_context("spawn")) as pool:
-        for number, found in enumerate(pool.map(_apart, [given] * len(tasks), tasks), 1):
-            warn(", ".join(tasks[number - 1]), f"{number} of {len(tasks)}")
-            yield from found
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        found = pool.map(_apart, [told] * len(tasks), tasks)
+        for number, (task, outcomes) in enumerate(zip(tasks, found, strict=True), 1):
+            warn(", ".join(task), f"{number} of {len(tasks)}")
+            yield from outcomes
 
 
-def _apart(given: Mapping[str, Any], task: Sequence[str]) -> "list[tuple[str, RecipeResult | str]]":
+def _apart(told: _Run, task: Sequence[str]) -> "list[tuple[str, RecipeResult | str]]":
     """The outcomes of recipes in a process of their own."""
-    parsed = argparse.Namespace(**given)
-    with only_answers_on_stdout(debug=parsed.debug) as answers:
-        parsed.console = Console(answers, json=parsed.json)
-        return list(_run(parsed, task, _inputs(parsed), several=True))
+    with only_answers_on_stdout(debug=told.debug):
+        return list(_run(told, task, several=True))
 
 
-def _run(
-    parsed: argparse.Namespace, task: Sequence[str], inputs: Mapping[str, Any], *, several: bool
-) -> "Iterator[tuple[str, RecipeResult | str]]":
+def _run(told: _Run, task: Sequence[str], several: bool) -> "Iterator[tuple[str, RecipeResult | str]]":
     """The outcomes of recipes that go together."""
+    from topic_probe.notices import quiet_transformers
     from topic_probe.paper.recipe import own_options, run_recipe
 
-    progress = parsed.console.progress
     for name in task:
         recipe = recipe_named(name)
-        own = {option: value for option, value in inputs.items() if option in own_options(recipe)}
+        own = {option: value for option, value in told.inputs.items() if option in own_options(recipe)}
         try:
-            with quiet_transformers(progress=progress), RUN.blamed(parsed):
-                yield name, run_recipe(recipe, progress=progress, **own, **RUN.arguments(parsed))
+            with quiet_transformers(progress=told.bars):
+                yield name, run_recipe(
+                    recipe, quick=told.quick, seed=told.seed, folder=told.folder, progress=told.bars, **own
+                )
         except Exception as error:
-            if not several or parsed.debug:
+            if not several or told.debug:
                 raise
             yield name, f"{type(error).__name__}: {error}"
 
 
-def _inputs(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Models, words, tokenizer and texts, where they were named."""
-    inputs: dict[str, Any] = {}
-    if "models" in parsed:
-        labelled = any("=" in entry for entry in parsed.models)
-        inputs["models"] = mapping(parsed.models, "--models") if labelled else parsed.models
-    if "words" in parsed:
-        lists = [text.split() for text in parsed.words]
-        inputs["words"] = {words[0]: words for words in lists if words}
-        if len(inputs["words"]) < len(lists):
-            raise WrongUsageError(
-                f"--words takes lists in quotes that begin with different words, got {parsed.words}"
-            )
-    if "tokenizer" in parsed:
-        inputs["tokenizer"] = open_tokenizer(parsed.tokenizer)
-    if "corpus" in parsed:
-        inputs["corpus"] = open_corpus(parsed)
-    elif given := [option for call in CORPORA for option in call.given(parsed)]:
-        raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
-    return inputs
+# ---------------------------------------------------------------------------- what is said and written
 
 
 def _counts(results: "Sequence[RecipeResult]") -> list[str]:
-    """How many claims have which verdict, and which were not checked, in a line each."""
+    """How many claims have which verdict, which were not checked, and what was not measured, in a line each."""
     from topic_probe.report import VERDICTS
 
     found = [claim for result in results for claim in result.claims]
@@ -198,8 +198,7 @@ def _counts(results: "Sequence[RecipeResult]") -> list[str]:
     unchecked = ", ".join(claim["id"] for claim in found if claim["verdict"] == "not checked")
     lines = [counts + (f" ({unchecked}: the page says why)" if unchecked else "")] if found else []
     for result in results:
-        for what, why in list(result.missing.items())[:1]:
-            lines.append(f"{result.recipe}: {what}: {why}")
+        lines += [f"{result.recipe}: {what}: {why}" for what, why in list(result.missing.items())[:1]]
     return lines
 
 
@@ -213,7 +212,6 @@ def _write_pictures(result: "RecipeResult", folder: Path) -> None:
 
 
 def _write_page(out: Path) -> Path:
-    """The page over everything that is saved."""
-    from topic_probe.show.results_page import report_page
+    import topic_probe as tp
 
-    return report_page(out).save(out / PAGE, overwrite=True).resolve()
+    return tp.report_page(out).save(out / PAGE, overwrite=True).resolve()
