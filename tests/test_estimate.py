@@ -16,10 +16,15 @@ from topic_probe.estimate import (
     Estimate,
     Factor,
     benjamini_hochberg,
+    beside_sources,
     divide,
     effective_units,
     jackknife,
+    max_t,
     needed_permutations,
+    over_refits,
+    over_seeds,
+    over_words,
     paired_words,
     permutation_p_value,
     ranks,
@@ -268,6 +273,79 @@ def test_the_noise_of_single_pairs_counts_once():
     spread, width = spread_and_width(draw, topics, runs=10, samples=200)
     # Taken twice it would be 1.4 to 1.7. That it is known never to be narrower makes it a little wide for few words.
     assert 0.9 < width / spread < 1.25
+
+
+@pytest.mark.parametrize("n", [4, 6])
+def test_squares_less_signed_squares_are_the_variance_of_words_on_average(n):
+    # Three topics of n words, whose scores are sums of what either word and the pair has of its own.
+    generator, topics = np.random.default_rng(n), np.repeat(np.arange(3), n)
+    of_words, of_pairs = generator.normal(size=(20_000, 3 * n)), generator.normal(size=(20_000, 3 * n, 3 * n))
+    for pair in (0.0, 3.0):
+        scores = (
+            of_words[:, :, None]
+            + of_words[:, None]
+            + pair * (of_pairs + of_pairs.swapaxes(1, 2)) / np.sqrt(2)
+        )
+        # What words do within topics alone: with words of other topics they are all alike.
+        scores[:, topics[:, None] != topics] = 1.0
+        ends, _ = validate.ends_of(scores, topics, 0)
+        estimate = over_words(ends, None, topics, statistic="difference")
+        (factor,) = estimate.factors
+        taken_off = (factor.noise**2).sum(0) * (factor.df + 3) / factor.df
+        wanted = 3 * (4 / n + 2 * pair**2 / (n * (n - 1))) / 9  # of a mean over three topics
+        assert (factor.squares - taken_off).mean() == pytest.approx(wanted, rel=0.05)
+        assert estimate.value.var() == pytest.approx(wanted, rel=0.05)
+
+
+def test_seeds_refits_folds_and_bands_are_those_worked_out_by_hand():
+    seeds = over_seeds(np.array([9.0, 11, 10]))  # a standard error of 1/√3 with 2 degrees of freedom
+    np.testing.assert_allclose(seeds.interval(), 10 + np.array([-1, 1]) * 4.302653 / math.sqrt(3))
+    assert seeds.p_value() == pytest.approx(2 * scipy.stats.t.sf(10 * math.sqrt(3), 2))
+    assert np.isnan(over_seeds(np.array([1.0, 2])).interval()).all()
+    sources = np.random.default_rng(0).normal(size=(3, 20))
+    sources -= sources.mean(1, keepdims=True)
+    df = np.array(19.0)
+    fits = [
+        Estimate(np.array(value), (Factor("sources", own, df),))
+        for value, own in zip((3.0, 5, 10), sources, strict=True)
+    ]
+    pooled = over_refits(fits)
+    shared, refits = pooled.factors
+    assert pooled.value == 6
+    np.testing.assert_allclose(shared.squares, (sources.mean(0) ** 2).sum())
+    # Deviations of −3, −1 and 4: a variance of 26/2/3 of the mean, less what sources bring to them.
+    apart = ((sources - sources.mean(0)) ** 2).sum() / 6
+    np.testing.assert_allclose(refits.squares - (refits.noise**2).sum(0), 26 / 6 - apart)
+    # A word that moves the number by 1 and 3 in two folds: 16, less the noise of (3 − 1)².
+    words = beside_sources("words", np.array([[1.0], [3.0]]), np.array(9.0))
+    assert (words.squares, words.share * words.squares) == (16, 12)
+    crossed = fits[0].crossed(words)
+    assert crossed.variance == pytest.approx((sources[0] ** 2).sum() + 12)
+    # A band over steps that units move alike is that of one step; over independent ones it is wider.
+    one, independent = np.ones((400, 1)) / 20, np.random.default_rng(1).normal(size=(400, 5)) / 20
+    steps = [
+        Estimate(np.zeros(5), (Factor("sources", moved * np.ones(5), np.full(5, 1e6)),))
+        for moved in (one, independent)
+    ]
+    assert steps[0].band()[0, 1] == pytest.approx(1.96, abs=0.08)
+    # max |z| of five: (2Φ(x) − 1)⁵ = 0.95.
+    wide = scipy.stats.norm.ppf((1 + 0.95 ** (1 / 5)) / 2)
+    assert np.quantile(max_t(steps[1]), 0.95) == pytest.approx(wide, abs=0.1)
+    with pytest.raises(ValueError, match="the same sources on both sides, got 20 and 3"):
+        fits[0] - Estimate(np.array(1.0), (Factor("sources", np.zeros(3), df),))
+
+
+def test_a_cell_that_is_picked_has_the_interval_that_it_had():
+    generator = np.random.default_rng(2)
+    above, below = generator.normal(1, 1, (2, 30, 4)) + np.array([0, 0, 1, 2])
+    counts = np.ones((30, 4))
+    estimate = jackknife(ratio, (above, below), [counts])
+    np.testing.assert_allclose(estimate[2].interval(), estimate.interval()[2])
+    np.testing.assert_allclose(estimate[1:3].p_value(), estimate.p_value()[1:3])
+    # At the p-value of a ratio its interval just holds 1.
+    found = estimate[3]
+    end = found.interval(1 - float(found.p_value()))
+    assert np.abs(end - 1).min() < 0.01
 
 
 # ---------------------------------------------------------------- two models of the same sources

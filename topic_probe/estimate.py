@@ -442,11 +442,11 @@ def over_words(
 class _Topics:
     """Topics of words, and the factors that make squares of what words do right on average where topics have n words.
 
-    A stratum of n words has (n − 1)/n of the variance, and a word also stands in the sums of its partners, which takes
-    1/(n − 1) off its own deviation. Its own deviation leaks into its signed sum, because it is no partner of itself. With
-    these factors squares less signed squares are right on average where scores are μ + h_i + h_j + ε_ij; they are never
-    taken to hold less than pairs alone would, once (``least``). Words with at
-    most one other in their topic are taken as one topic, as both words of a pair move it alike.
+    A stratum of n words has (n − 1)/n of the variance; a word also stands in the sums of its partners, which takes
+    1/(n − 1) off its own deviation; and as it is no partner of itself, its own deviation leaks into its signed sum.
+    With these factors squares less signed squares are right on average where scores are μ + h_i + h_j + ε_ij and n is
+    even. At least half of the squares is variance, as where there is nothing but pairs. Words with at most one other
+    in their topic are taken as one topic, because both words of a pair move it alike.
     """
 
     def __init__(self, strata: Int64[np.ndarray, "word"]) -> None:
@@ -457,7 +457,7 @@ class _Topics:
         )
         self.n, n = len(self.sizes), self.sizes[self.topic][:, None].astype(np.float64)
         self.scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
-        leak = np.where(n > 3, divide(np.ones_like(n), 2 * (n - 2) ** 2), 0.0)
+        leak = np.where(n > 3, divide(np.ones_like(n), 2 * (n - 1) * (n - 2)), 0.0)
         more = 1 / (1 - divide(n * leak, (n - 2) * (1 - leak)))
         self.least = float((0.5 / more).mean()) if len(n) else 0.5
         own, pairs = divide(n * (n - 1), (n - 2) ** 2), divide(n**2, 2 * (n - 1) * (n - 2))
