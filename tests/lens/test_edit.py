@@ -6,7 +6,7 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, changes, huggingface, opening, running
+from topic_probe.lens import capture, changes, interface, opening, running
 from topic_probe.lens.edit import cut_edges, edit_heads, head_outputs
 from topic_probe.lens.sites import Site
 
@@ -432,7 +432,7 @@ def test_the_trial_notices_edits_that_are_lost_or_change_what_they_do_not_name(n
     for of, attribute, instead, sentence, block in (
         (changes.Change, "replace", lost_outputs, "cannot be edited: what", edit_heads),
         (changes.Change, "edges", lambda *_: None, "cannot be cut", cut_edges),
-        (huggingface, "cut_mask", off_by_one, "an edit of nothing changes", edit_heads),
+        (interface, "cut_mask", off_by_one, "an edit of nothing changes", edit_heads),
     )[: 3 if host == HUGGINGFACE else 2]:
         model = zoo.hosted(zoo.make(name), host)
         with monkeypatch.context() as patch:

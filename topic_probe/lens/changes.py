@@ -89,11 +89,6 @@ class Change:
 NO_CHANGE = Change()
 
 
-def cutting(how: How, edges: Edges) -> Change:
-    """The change that cuts edges."""
-    return Change(scores=edges) if how == "scores" else Change(weights=edges)
-
-
 def _either(one: Edges | None, other: Edges | None) -> Edges | None:
     if one is None or other is None:
         return one if other is None else other

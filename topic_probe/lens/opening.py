@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from topic_probe.lens import capture, huggingface
-from topic_probe.lens.adapters import adapter, huggingface_host, is_a
-from topic_probe.lens.running import by_itself
+from topic_probe.lens.host import is_hooked
+from topic_probe.lens.points import huggingface_host
+from topic_probe.lens.running import inside_of, is_peft, lock_of, trunk
 from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked
 from topic_probe.remote import fetch_model
@@ -54,15 +54,15 @@ def open_model(
         dtype: the type of the weights of a model that is loaded here, such as float32, by default that of the
             checkpoint. A given model keeps its own.
 
-    Threads may measure one model at once: they take turns, forward pass by forward pass. A forward pass of your own in
-    another thread is not kept apart from them: it may meet the model in evaluation mode and with another attention
-    implementation. Nor are models that share layers or a configuration. From within a forward pass of a model, by a
-    hook, it cannot be measured.
+    A model is tried on a few tokens when it is opened: what you change of it afterwards but for weights and hooks (its
+    attention implementation, layers, settings) is not tried again, so open it again. Threads may measure one model at
+    once: they take turns, forward pass by forward pass. A forward pass of your own in another thread is not kept apart
+    from them. Do not measure a model from a hook in its own forward pass.
 
     A model whose attention cannot be read is opened too: its embeddings can be measured, and measuring its attention
-    says why it cannot be. What is measured is the model as you have it: an attention function of your own in
-    transformers' `AttentionInterface` is called and its pattern taken; one that returns no pattern is refused, and so
-    is a model whose outputs are others while its patterns are shown (Falcon with ALiBi on sdpa).
+    says why it cannot be. What is measured is the model as you have it: of an attention function of your own in
+    transformers' `AttentionInterface` the patterns that it returns, and a model whose outputs are others while its
+    patterns are shown is refused (Falcon with ALiBi on sdpa).
 
     A warning says where the tokenizer of a causal model has a begin token and puts it before no text: what encodes
     texts adds it with ``begin_token=True``.
@@ -71,7 +71,6 @@ def open_model(
         TypeError: where ``source`` is none of these.
         OSError: where files are missing, or the hub does not give them. The message says what came and what to do.
         ValueError: where a model has no word embeddings, or a checkpoint lacks weights.
-        RuntimeError: within a forward pass of ``source``.
 
     Example:
         >>> toy = tp.build_toy(tp.ToyConfig(world=tp.World(n_topics=2, words_per_topic=2)))
@@ -90,7 +89,7 @@ def open_model(
     """
     if tokenizer is not None:
         check_tokenizer(tokenizer)
-    if capture.is_hooked(source):
+    if is_hooked(source):
         _check_has_numbers(source)
         return source
     if isinstance(source, str | os.PathLike):
@@ -106,10 +105,11 @@ def open_model(
     _check_has_numbers(source)
     _check_has_no_prompts(source)
     # Building may draw weights that are overwritten later.
-    with by_itself(source), _drawing, torch.random.fork_rng(devices=[]):
+    with lock_of(source), _drawing, torch.random.fork_rng(devices=[]):
         opened: Any = huggingface_host()(source, tokenizer)
     begin = getattr(tokenizer, "bos_token", None)
-    if opened.probe.is_causal and begin is not None and begins_with_token(tokenizer) is False:
+    causal = opened.trial is not None and opened.trial.is_causal
+    if causal and begin is not None and begins_with_token(tokenizer) is False:
         warn(
             f"the tokenizer of this {type(source).__name__} has a begin token ({begin}) and puts it before no text: "
             "where the model was trained with it, encode texts with begin_token=True. Without it the first position is "
@@ -147,7 +147,7 @@ def _check_has_numbers(model: nn.Module) -> None:
 
 
 def _check_has_no_prompts(model: Any) -> None:
-    if huggingface.is_peft(model) and any(config.is_prompt_learning for config in model.peft_config.values()):
+    if is_peft(model) and any(config.is_prompt_learning for config in model.peft_config.values()):
         raise ValueError(
             f"{type(model).__name__} puts learned prompts before the words of a document, where no words are: measure "
             "the model without them (get_base_model())"
@@ -208,7 +208,7 @@ def _without_fresh_weights(model: Any, missing: Any, name: str) -> Any:
     missing = sorted(key for key in missing if "pooler" not in key)
     if not missing:
         return model
-    base = huggingface.trunk(model)
+    base = trunk(model)
     needed = {id(tensor) for tensor in base.state_dict(keep_vars=True).values()}
     tensors = model.state_dict(keep_vars=True)
     lacking = [key for key in missing if id(tensors.get(key)) in needed]
@@ -287,7 +287,7 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
         True
     """
     model = open_model(model)
-    with by_itself(model), _drawing, torch.random.fork_rng(devices=[]), torch.no_grad():
+    with lock_of(model), _drawing, torch.random.fork_rng(devices=[]), torch.no_grad():
         # Not torch.manual_seed, which would also seed the generators of every GPU.
         torch.default_generator.manual_seed(check_whole("seed", seed, 0))
         return _fresh(model, seed).train(model.training)
@@ -296,9 +296,9 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
 def _fresh(model: Any, seed: int) -> Any:
     parameter = next(model.parameters())
     place: Any = {"device": parameter.device, "dtype": parameter.dtype}
-    host = adapter(model)
-    if host.inside is not None:
-        twin = _untrained(host.inside).to(**place)
+    inside = inside_of(model)
+    if inside is not None:
+        twin = _untrained(inside).to(**place)
         fresh = open_model(twin)
         # Set afterwards, because a begin token that it leaves out was told of when the model was opened.
         fresh.tokenizer = getattr(model, "tokenizer", None)
@@ -306,7 +306,7 @@ def _fresh(model: Any, seed: int) -> Any:
     if hasattr(model, "untrained_twin"):
         # Module's own `to`, because TransformerLens's prints, and does not know these names in 3.9.
         return nn.Module.to(model.untrained_twin(seed=seed), **place)
-    if is_a(model, "HookedEncoder") or hasattr(model, "init_weights"):
+    if hasattr(model, "init_weights"):
         return nn.Module.to(_redrawn(model), **place)
     raise ValueError(
         f"{type(model).__name__} does not say how its weights are initialised; build an untrained twin and open it"
@@ -315,7 +315,7 @@ def _fresh(model: Any, seed: int) -> Any:
 
 def _untrained(inside: Any) -> Any:
     """A Hugging Face model as it is before training; one of PEFT with its adapters as they are then."""
-    if not huggingface.is_peft(inside):
+    if not is_peft(inside):
         return type(inside)(copy.deepcopy(inside.config))
     adapters = copy.deepcopy(inside.peft_config)
     first = next(iter(adapters))
@@ -334,17 +334,8 @@ def _redrawn(model: Any) -> Any:
     for name, parameter in twin.named_parameters():
         # TransformerLens draws the matrices only, because everything else is as it was built in a new model.
         last = name.rpartition(".")[2]
-        if last == "w":
-            nn.init.ones_(parameter)
-        elif not last.startswith("W"):
-            nn.init.zeros_(parameter)
-        elif not hasattr(twin, "init_weights"):
-            nn.init.normal_(parameter, std=_BERT_RANGE)
-    if hasattr(twin, "init_weights"):
-        twin.cfg.seed = None  # it would win over the seed that was asked for
-        twin.init_weights()
+        if not last.startswith("W"):
+            nn.init.constant_(parameter, float(last == "w"))
+    twin.cfg.seed = None  # it would win over the seed that was asked for
+    twin.init_weights()
     return twin
-
-
-# HookedEncoder leaves its weights undefined; this is what BERT starts from.
-_BERT_RANGE = 0.02

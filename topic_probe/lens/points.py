@@ -1,41 +1,30 @@
-"""Where the hook points of the adapter-free host stand in a Hugging Face model, and the pass that goes through them.
+"""The model that `open_model` makes: hook points on a Hugging Face model, under TransformerLens's names.
 
-Queries, keys, values, scores, patterns and outputs of heads are those of a call of attention, which is made here. What
-attention writes and the residual stream go into modules of the model or come out of them; hooks stand on these for the
-length of a pass. Where no hook is on a point, nothing is done for it.
+Queries, keys, values, scores, patterns and outputs of heads are those of a call of attention. What attention writes and
+the residual stream go into modules of the model or come out of them; hooks stand on these for the length of a pass.
+Where no hook is on a point, nothing is done for it.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from topic_probe.lens.heads import output_projection
-from topic_probe.lens.huggingface import CallCounter, Listener, Probe
+from topic_probe.lens.hooked import has_hooks
+from topic_probe.lens.interface import EAGER, CallCounter, Calls, attention_implementation, is_edited
+from topic_probe.lens.running import trunk, without_recorders
+from topic_probe.lens.trial import Trial, returned_patterns, returning, try_model
+from topic_probe.lens.weights import output_projection
 
 _OF_CALLS = ("q", "k", "v", "attn_scores", "pattern", "z")
-Named = tuple[tuple[str, nn.Module], ...]
-
-
-def has_hooks(point: nn.Module) -> bool:
-    """Whether somebody has put hooks on a hook point, TransformerLens's or PyTorch's."""
-    return any(
-        (point._forward_hooks, point._forward_pre_hooks, point._backward_hooks, point._backward_pre_hooks)
-    )
-
-
-def has_hooks_of_others(module: nn.Module) -> bool:
-    """Whether a module has hooks that are not of the packages which models are built with."""
-    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    packages = {str(getattr(hook, "__module__", "")).partition(".")[0] for hook in hooks}
-    return not packages <= {"torch", "transformers", "accelerate", "peft"}
+_SOFTMAX = (torch.softmax, nn.functional.softmax, Tensor.softmax)
+Named = dict[str, nn.Module]
 
 
 @dataclass(frozen=True)
@@ -43,57 +32,52 @@ class Places:
     """Where the hook points of a model stand, in the order of a pass.
 
     Attributes:
-        of_calls: of every site, the names of its hook points on a call of attention, by what they show.
-        attending: the module behind each call; none where a model only returns its patterns.
+        of_calls: of every attention call, the names of its hook points by what they show.
         written: hook points on what comes out of a module: what attention writes.
         entering: on what goes into a layer.
         leaving: on what comes out of it.
     """
 
     of_calls: tuple[Mapping[str, str], ...]
-    attending: tuple[nn.Module, ...]
-    written: Named = ()
-    entering: Named = ()
-    leaving: Named = ()
+    written: Named
+    entering: Named
+    leaving: Named
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all hook points."""
         calls = (name for of_call in self.of_calls for name in of_call.values())
-        modules = (name for name, _ in (*self.written, *self.entering, *self.leaving))
-        return (*calls, *modules)
+        return (*calls, *self.written, *self.entering, *self.leaving)
 
 
-def find_places(model: nn.Module, probe: Probe) -> Places:
-    """Where hook points can stand in a model, as far as the probe has seen its attention."""
-    shown = _OF_CALLS if probe.modules else ("pattern",)
-    of_calls = tuple(
-        {what: site.hook_name.removesuffix("pattern") + what for what in shown} for site in probe.sites
-    )
-    written: list[tuple[str, nn.Module]] = []
-    layers: dict[str, nn.Module] = {}
-    for site, module in zip(probe.sites, probe.modules, strict=False):
+def find_places(model: nn.Module, calls: Calls | None, trial: Trial | None) -> Places:
+    """Where hook points can stand in a model, as far as a trial has seen its attention."""
+    if calls is None:
+        shown = () if trial is None else trial.sites
+        return Places(tuple({"pattern": site.hook_name} for site in shown), {}, {}, {})
+    written, layers = dict[str, nn.Module](), dict[str, nn.Module]()
+    for site, module in zip(calls.sites, calls.modules, strict=True):
         block = site.hook_name.rsplit(".", 2)[0]
-        output = output_projection(model, module)
-        if output is not None:
-            written.append((f"{block}.hook_{'cross_' if site.stack == 'cross' else ''}attn_out", output))
-        layer = _layer_around(model, module, probe)
-        if layer is not None:
+        if (output := output_projection(model, module)) is not None:
+            written[f"{block}.hook_{'cross_' if site.stack == 'cross' else ''}attn_out"] = output
+        if (layer := _layer_around(model, module, calls)) is not None:
             layers.setdefault(block, layer)
-    entering, leaving = (
-        tuple((f"{block}.hook_resid_{end}", layer) for block, layer in layers.items())
-        for end in ("pre", "post")
+    before = (site.hook_name.removesuffix("pattern") for site in calls.sites)
+    return Places(
+        of_calls=tuple({what: name + what for what in _OF_CALLS} for name in before),
+        written=written,
+        entering={f"{block}.hook_resid_pre": layer for block, layer in layers.items()},
+        leaving={f"{block}.hook_resid_post": layer for block, layer in layers.items()},
     )
-    return Places(of_calls, probe.modules, tuple(written), entering, leaving)
 
 
-def _layer_around(model: nn.Module, attention: nn.Module, probe: Probe) -> nn.Module | None:
+def _layer_around(model: nn.Module, attention: nn.Module, calls: Calls) -> nn.Module | None:
     """The layer that attends: the largest member of a list that has no two kinds of attention of one stack in it.
 
     Not the smallest: T5's layers are lists themselves, of attention and what follows it. A list in which the attention
     itself is a member is none of layers.
     """
-    stacks = {module: site.stack for site, module in zip(probe.sites, probe.modules, strict=True)}
+    stacks = {module: site.stack for site, module in zip(calls.sites, calls.modules, strict=True)}
     path = next(name for name, part in model.named_modules() if part is attention).split(".")
     around = model
     for part in path:
@@ -105,39 +89,34 @@ def _layer_around(model: nn.Module, attention: nn.Module, probe: Probe) -> nn.Mo
     return None
 
 
-@contextmanager
-def passing(places: Places, points: Mapping[str, nn.Module]) -> Iterator[Listener]:
-    """A block in which a forward pass goes through every hook point that has hooks.
-
-    It gives the listener that the pass needs.
-
-    Raises:
-        ValueError: where a point with hooks stayed silent.
-    """
-    this = _Pass(places, points)
-    wanted = [name for name in places.names if has_hooks(points[name])]
-    handles = list(this.hooks_on_modules())
-    try:
-        yield Listener(attend=this.attend, pattern=this.show_pattern)
-    finally:
-        for handle in handles:
-            handle.remove()
-    if silent := [name for name in wanted if name not in this.shown]:
-        this.calls.finish()  # a model with fewer layers than before has a better reason
-        raise ValueError(
-            f"a hook on {', '.join(silent)} was never called: the model has not come by there in this pass. Attention "
-            "functions of your own show no scores where they take no softmax over all pairs; leave such points out "
-            "(run_with_cache(..., names_filter=...))"
-        )
-
-
 class _Pass:
-    """One forward pass through hook points."""
+    """One forward pass through the hook points of a model."""
 
-    def __init__(self, places: Places, points: Mapping[str, nn.Module]) -> None:
-        self.places, self.points = places, points
-        self.calls = CallCounter(places.attending)
+    def __init__(self, host: Any) -> None:
+        self.places, self.points = host.places, host.hook_dict
+        self.calls = CallCounter(host.calls.modules)
         self.shown: set[str] = set()
+
+    @contextmanager
+    def through(self) -> Iterator[None]:
+        """Context manager: puts hooks on modules for what goes in and comes out of them.
+
+        Raises:
+            ValueError: where a point with hooks stayed silent.
+        """
+        wanted = [name for name in self.places.names if has_hooks(self.points[name])]
+        handles = list(self._hooks_on_modules())
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+        if silent := [name for name in wanted if name not in self.shown]:
+            self.calls.finish()  # a model with fewer layers than before has a better reason
+            raise ValueError(
+                f"a hook on {', '.join(silent)} was never called: the model has not come by there in this pass. Leave "
+                "such points out (run_with_cache(..., names_filter=...))"
+            )
 
     def show(self, name: str, tensor: Tensor) -> Tensor:
         """What goes on in the place of a tensor: what hooks on a point make of it."""
@@ -146,16 +125,9 @@ class _Pass:
         return used
 
     def attend(
-        self,
-        function: Callable[..., tuple[Tensor, Tensor]],
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *rest: Any,
-        **options: Any,
+        self, module: nn.Module, attend: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """A call of attention, whose pattern is shown within; masks and options go on as they are."""
+        """A call of attention."""
         names = self.places.of_calls[self.calls.next(module)]
         given = zip(("q", "k", "v"), (query, key, value), strict=True)
         query, key, value = (self._show_heads(names[what], tensor) for what, tensor in given)
@@ -163,39 +135,29 @@ class _Pass:
         if has_hooks(self.points[names["attn_scores"]]):
             watching = _Softmax(query, key, partial(self.show, names["attn_scores"]))
         with watching:
-            output, pattern = function(module, query, key, value, *rest, **options)
+            output, pattern = attend(query, key, value, partial(self.show, names["pattern"]))
         return self.show(names["z"], output), pattern
-
-    def show_pattern(self, _: nn.Module, pattern: Tensor) -> Tensor:
-        """The pattern of the call that is being made."""
-        return self.show(self.places.of_calls[self.calls.number]["pattern"], pattern)
 
     def _show_heads(self, name: str, tensor: Tensor) -> Tensor:
         if not has_hooks(self.points[name]):
             return tensor
-        by_position = rearrange(tensor, "batch head position d_head -> batch position head d_head")
-        used: Tensor = rearrange(
-            self.show(name, by_position), "batch position head d -> batch head position d"
-        )
-        return used
+        return self.show(name, tensor.transpose(1, 2)).transpose(1, 2)  # the position before the head
 
-    def hooks_on_modules(self) -> Iterator[Any]:
-        """Puts hooks on modules for what goes in and comes out of them; gives the handles to take them off."""
-        for named, entering in (
-            (self.places.entering, True),
-            (self.places.leaving, False),
-            (self.places.written, False),
-        ):
-            if any(has_hooks(self.points[name]) for name, _ in named):
-                names, modules = zip(*named, strict=True)
-                make = self._before if entering else self._after
-                hook = make(names, CallCounter(modules))
-                # Layers that share weights are one module, called often.
-                for module in dict.fromkeys(modules):
-                    if entering:
-                        yield module.register_forward_pre_hook(hook, with_kwargs=True)
-                    else:  # ahead of those by which transformers collects states, which see what was changed
-                        yield module.register_forward_hook(hook, prepend=True)
+    def _hooks_on_modules(self) -> Iterator[Any]:
+        places = self.places
+        for named, make in (
+            (places.entering, self._before), (places.leaving, self._after), (places.written, self._after)
+        ):  # fmt: skip
+            if not any(has_hooks(self.points[name]) for name in named):
+                continue
+            names, modules = tuple(named), tuple(named.values())
+            hook = make(names, CallCounter(modules))
+            # Layers that share weights are one module, called often.
+            for module in dict.fromkeys(modules):
+                if named is places.entering:
+                    yield module.register_forward_pre_hook(hook, with_kwargs=True)
+                else:  # ahead of those by which transformers collects states, which see what was changed
+                    yield module.register_forward_hook(hook, prepend=True)
 
     def _before(self, names: tuple[str, ...], calls: CallCounter) -> Callable[..., Any]:
         def look(module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -218,7 +180,7 @@ class _Pass:
 
 
 class _Softmax(TorchFunctionMode):
-    """A block in which scores pass by ``show`` on their way into a softmax over all pairs of queries and keys."""
+    """Context manager: scores pass by ``show`` on their way into a softmax over all pairs of queries and keys."""
 
     def __init__(self, query: Tensor, key: Tensor, show: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -229,8 +191,7 @@ class _Softmax(TorchFunctionMode):
         if function in _SOFTMAX:
             scores, *rest = args or (options.pop("input"),)
             if scores.ndim == 4 and scores.shape[:3] == self.rows and scores.shape[3] >= self.n_keys:
-                seen = scores[..., : self.n_keys]
-                used = self.show(seen)
+                used = self.show(scores[..., : self.n_keys])
                 # What stands behind the keys is a sink that belongs to no position.
                 sinks = scores[..., self.n_keys :]
                 scores = torch.cat([used, sinks], -1) if sinks.shape[-1] else used
@@ -238,4 +199,117 @@ class _Softmax(TorchFunctionMode):
         return function(*args, **options)
 
 
-_SOFTMAX = (torch.softmax, nn.functional.softmax, Tensor.softmax)
+@cache
+def huggingface_host() -> Callable[..., nn.Module]:
+    """The class of the host, made on first use so that importing this module does not import TransformerLens."""
+    import transformer_lens.hook_points as hook_points
+
+    try:
+        from transformer_lens import HookedRootModule  # where TransformerLens 4 keeps it
+    except ImportError:
+        HookedRootModule = hook_points.HookedRootModule
+
+    class HuggingFaceHost(HookedRootModule):  # type: ignore[misc]
+        """A Hugging Face model with hook points on its attention and its layers, whatever its architecture.
+
+        It is a `HookedRootModule` of the installed TransformerLens with its hook points under the usual names:
+        ``blocks.i`` in models with one stack, and ``encoder_blocks.i`` and ``decoder_blocks.i`` otherwise, in which
+        ``attn``, ``self_attn`` and ``cross_attn`` are what attends.
+
+        ============================== ==================================================================
+        ``attn.hook_q``                queries of the call of attention [batch, position, head, d_head], behind
+                                       normalisation and rotary positions where there are any
+        ``attn.hook_k``, ``hook_v``    its keys and values; heads that share them have one
+        ``attn.hook_attn_scores``      what enters the softmax [batch, head, query, key]: scaled, with biases and masks
+        ``attn.hook_pattern``          what comes out of it
+        ``attn.hook_z``                outputs of heads, before the output projection
+        ``hook_attn_out``              what the output projection makes of them, before any normalisation
+                                       (``hook_cross_attn_out`` of attention to an encoder)
+        ``hook_resid_pre``, ``_post``  what goes into a layer, and what comes out of it, before any final normalisation
+        ============================== ==================================================================
+
+        What a hook returns takes effect. A hook on a point that the model does not come by is an error. Models that
+        bypass the attention interface of transformers only return their patterns at the end: these have no other hook
+        points, and changes are refused. Layers are those that attend; ``hook_attn_out`` is there where the output
+        projection is known. The model inside is used as it is and never changed. A model whose attention cannot be read
+        has no hook points, and its ``reason`` says why.
+        """
+
+        def __init__(self, model: nn.Module, tokenizer: Any) -> None:
+            super().__init__()
+            self.tokenizer, self.reason = tokenizer, ""
+            # Beside the modules of this one, not among them.
+            self.calls: Calls | None = None
+            self.trial: Trial | None = None
+            try:
+                self.calls, self.trial = try_model(model)
+            except Exception as error:  # a model may fail in any way on inputs that others take
+                own = isinstance(error, ValueError)
+                self.reason = str(error) if own else f"{type(error).__name__}: {error}"
+            self.places = find_places(model, self.calls, self.trial)
+            for name in self.places.names:
+                _plant(self, name, hook_points.HookPoint())
+            self.setup()  # before the model is inside, on whose modules it would write names
+            self.original_model = model
+
+        @property
+        def cfg(self) -> Any:
+            """The configuration of the Hugging Face model."""
+            return self.original_model.config
+
+        @property
+        def W_E(self) -> Tensor:
+            """The word embedding table [vocabulary, d_embed]."""
+            return self.original_model.get_input_embeddings().weight  # type: ignore[operator, no-any-return]
+
+        def forward(
+            self, input_ids: Tensor, attention_mask: Tensor, *, head: bool = True, **options: Any
+        ) -> Any:
+            """The Hugging Face model's own answer, its attention and its layers having passed through the hook points.
+
+            Args:
+                input_ids: token ids [batch, position].
+                attention_mask: 1 on real tokens; required, because ids alone do not say what is padding.
+                head: False leaves out the head and its scores over the vocabulary.
+                options: passed on to the Hugging Face model, such as ``decoder_input_ids``.
+            """
+            model = self.original_model if head else trunk(self.original_model)
+            options |= {"input_ids": input_ids, "attention_mask": attention_mask}
+            with without_recorders(model):
+                if self.trial is None:  # its attention cannot be read, and nothing is done to it
+                    return model(**options)
+                if is_edited(model) and not any(map(has_hooks, self.hook_dict.values())):
+                    return model(**options)  # the attention in which heads are edited is on it already
+                if self.calls is not None:
+                    this = _Pass(self)
+                    with this.through(), attention_implementation(self.original_model, EAGER, this.attend):
+                        return model(**options)
+                options |= {"output_attentions": True, "return_dict": True}
+                with returning(self.original_model):
+                    answer = model(**options)
+            patterns = returned_patterns(trunk(model), answer)
+            for of_call, pattern in zip(self.places.of_calls, patterns, strict=True):
+                _only_look(self.original_model, self.hook_dict[of_call["pattern"]], pattern)
+            return answer
+
+    return HuggingFaceHost
+
+
+def _only_look(model: nn.Module, point: Any, pattern: Tensor) -> None:
+    """Shows a pattern to the hooks on a point, which come too late to change it."""
+    before = pattern.clone() if point.fwd_hooks else pattern
+    if not torch.equal(point(pattern), before):
+        raise ValueError(
+            f"a hook changed {point.name}, but {type(model).__name__} only returns its patterns "
+            "after the forward pass, so the change would have no effect; only look at its patterns"
+        )
+
+
+def _plant(root: nn.Module, name: str, module: nn.Module) -> None:
+    """Adds a module under a dotted name, so that TransformerLens finds it under just that name."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    root.add_module(last, module)
