@@ -82,6 +82,8 @@ BRIDGED = {
     3: {"bert", "bart", "gpt2", "neox", "llama", "gemma2"},
     4: {"bert", "bart", "gpt2", "neox", "llama", "gemma2", "roberta", "t5"},
 }[GENERATION]
+# Bridges that compute attention by themselves; others discard edited patterns.
+RECOMPUTED = {"gpt2", "neox", "llama", "gemma2"}
 # Architectures that never call the attention interface and only return their patterns.
 ONLY_RETURNED = {"mpnet", "deberta"}
 CAUSAL = {"gpt2", "neox", "llama", "llama4", "gemma2"}

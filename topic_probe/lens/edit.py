@@ -1,31 +1,32 @@
 """Edits what heads do: their outputs are replaced, or queries are kept from reading keys, for the length of a block.
 
-Heads of Hugging Face models are edited inside the attention function, before the output projection and with the layer's
-own mask; those of TransformerLens's layers at their hook points. A model has one way, which is tried first: an edit of
-nothing has to change nothing, and every other edit something.
+An edit is a hook on a hook point. It is tried first whether a model honours it: an edit of nothing has to change
+nothing, and every other edit something.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from topic_probe.lens.changes import HOWS, NO_CHANGE, Change, Edges, How, Outputs
-from topic_probe.lens.hooked import Hooked
 from topic_probe.lens.host import Host, host_of, is_hooked, without_hooks
-from topic_probe.lens.interface import BESIDE_SDPA, EAGER, editing_calls
-from topic_probe.lens.running import evaluating
+from topic_probe.lens.running import evaluating, is_a
 from topic_probe.lens.sites import Inputs, Site
 from topic_probe.lens.trial import check_outputs, real_vectors
 from topic_probe.options import checked
 
+Outputs = Float[Tensor, "batch query head d_head"]
+Edges = Bool[Tensor, "#batch #head query key"]
+How = Literal["scores", "weights"]
 Replacement = Literal["zero"] | Tensor | Callable[[Tensor], Tensor]
 OutputsReader = Callable[[int, Outputs], None]
+Hooks = Sequence[tuple[str, Callable[..., Tensor]]]
 
 
 @checked
@@ -35,10 +36,10 @@ def edit_heads(
 ) -> Iterator[None]:
     """Context manager: every forward pass of a model has outputs of its heads replaced, before the output projection.
 
-    The model is in evaluation mode inside, without gradients unless they are asked for there (torch.enable_grad), and
-    comes back as it was. Blocks of this and of `cut_edges` may stand in each other: edges are cut first, and outputs
-    pass through the functions from the outermost block to the innermost. With no edits the block is the intact model in
-    the same arithmetic, which is what an edited one is to be compared with.
+    An edit is a hook on ``hook_z``. The model is in evaluation mode inside, without gradients unless they are asked for
+    there (torch.enable_grad), and comes back as it was. Blocks of this and of `cut_edges` may stand in each other:
+    outputs pass through the functions from the outermost block to the innermost. With no edits the block is the intact
+    model in the same arithmetic, which is what an edited one is to be compared with.
 
     Args:
         model: a hooked model (`open_model`).
@@ -67,7 +68,7 @@ def edit_heads(
         [0.0, 0.0, 0.0, 0.0, 0.0]
     """
     functions = {site: replaced(by) if isinstance(by, Mapping) else by for site, by in edits.items()}
-    with _changing(model, {site: Change(outputs=function) for site, function in functions.items()}):
+    with _editing(model, {site: [_on_outputs(site, function)] for site, function in functions.items()}):
         yield
 
 
@@ -77,7 +78,8 @@ def cut_edges(model: Any, cut: Mapping[Site, Edges], *, how: How = "scores") -> 
     """Context manager: queries of a model do not read keys; in every forward pass these edges are cut.
 
     The mask of a layer, with its window and its padding, stays as it is: edges are cut inside it. A row of which
-    nothing is left puts out 0. Otherwise as `edit_heads`.
+    nothing is left puts out 0. Patterns are computed eagerly meanwhile, which takes longer than the fused kernel; with
+    nothing cut the block is the intact model in that arithmetic. Otherwise as `edit_heads`.
 
     Args:
         model: a hooked model (`open_model`).
@@ -114,7 +116,8 @@ def cut_edges(model: Any, cut: Mapping[Site, Edges], *, how: How = "scores") -> 
                 f"edges are cut by a boolean mask [batch, head, query, key], True where a query must not read a key; "
                 f"got {what} for {site.hook_name}"
             )
-    with _changing(model, {site: _cutting(how, edges) for site, edges in cut.items()}, edges=True):
+    hooks = {site: _on_edges(model, site, edges, how) for site, edges in cut.items()}
+    with _editing(model, hooks, edges=True):
         yield
 
 
@@ -162,120 +165,154 @@ def head_outputs(host: Host, inputs: Inputs, read: OutputsReader) -> None:
         read(number, outputs)
         return outputs
 
-    changes = {site: Change(outputs=partial(look, number)) for number, site in enumerate(host.sites)}
-    with _changing(host.model, changes, known=host):
+    hooks = {site: [_on_outputs(site, partial(look, number))] for number, site in enumerate(host.sites)}
+    with _editing(host.model, hooks, known=host):
         host.hooked.run(inputs)
 
 
 @contextmanager
-def editing(host: Host) -> Iterator[None]:
-    """Context manager: as `edit_heads` with no edits, around others, of a model that was looked at before."""
-    with _changing(host.model, {}, known=host):
+def editing(host: Host, *, edges: bool = True) -> Iterator[None]:
+    """Context manager: around others; as `cut_edges` with nothing cut where edges can be, or as `edit_heads`."""
+    with _editing(host.model, {}, edges=edges and not _why_no_edges(host), known=host):
         yield
 
 
-# Blocks.
-
-
-@dataclass
-class _Block:
-    """What is done to a model that is being edited: by the outermost block that edits it, and those within."""
-
-    host: Host
-    no_edges: str
-    changes: Mapping[Site, Change] = field(default_factory=dict)
-
-    def at(self, site: Site) -> Change:
-        return self.changes.get(site, NO_CHANGE)
-
-
-_blocks: WeakKeyDictionary[nn.Module, _Block] = WeakKeyDictionary()
+# Models inside a block, which are not tried again.
+_open: WeakKeyDictionary[nn.Module, Host] = WeakKeyDictionary()
 
 
 @contextmanager
-def _changing(
-    model: Any, changes: Mapping[Site, Change], *, edges: bool = False, known: Host | None = None
+def _editing(
+    model: Any, hooks: Mapping[Site, Hooks], *, edges: bool = False, known: Host | None = None
 ) -> Iterator[None]:
     if not is_hooked(model):
         raise TypeError(
             f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
         )
-    with evaluating(model), _block(model, known) as block:
-        if edges and block.no_edges:
-            raise ValueError(block.no_edges)
-        if unknown := [site for site in changes if site not in block.host.sites]:
-            there = ", ".join(site.hook_name for site in block.host.sites)
-            raise ValueError(f"{block.host.hooked.name} does not attend at {unknown[0]}; it does at {there}")
-        before = block.changes
-        block.changes = {**before, **{site: block.at(site).then(change) for site, change in changes.items()}}
+    with evaluating(model):
+        outer = _open.get(model)
+        host = known or outer or host_of(model)
+        if (reason := _why_no_edges(host)) and edges:
+            raise ValueError(reason)
+        if unknown := [site for site in hooks if site not in host.sites]:
+            there = ", ".join(site.hook_name for site in host.sites)
+            raise ValueError(f"{host.hooked.name} does not attend at {unknown[0]}; it does at {there}")
+        _open[model] = host
         try:
-            yield
+            with _with_hooks(host, [hook for own in hooks.values() for hook in own], edges=edges):
+                yield
         finally:
-            block.changes = before
+            if outer is None:
+                del _open[model]
 
 
 @contextmanager
-def _block(model: Any, known: Host | None) -> Iterator[_Block]:
-    """Context manager: the block that edits a model, opened where there is none yet."""
-    if (outer := _blocks.get(model)) is not None:
-        yield outer
-        return
-    host = known or host_of(model)
-    if not host.edited:
-        with without_hooks(model):
-            host.edited.append(_try_edits(host))
-    block = _Block(host, host.edited[0])
-    with _editing(host, block.at):
-        _blocks[model] = block
-        try:
-            yield block
-        finally:
-            del _blocks[model]
+def _with_hooks(host: Host, hooks: Hooks, *, edges: bool) -> Iterator[None]:
+    # With every pattern a copy of itself, all rows are multiplied with values in one way, whatever is cut of which.
+    copies = [(site.hook_name, lambda pattern, hook: pattern.clone()) for site in host.sites if edges]
+    was_fused = host.hooked.is_opened and host.model.is_fused
+    if host.hooked.is_opened:
+        host.model.is_fused = host.tap is not None
+    try:
+        with host.hooked.showing_patterns(), host.model.hooks(fwd_hooks=[*copies, *hooks]):
+            yield
+    finally:
+        if host.hooked.is_opened:
+            host.model.is_fused = was_fused
 
 
-def _editing(host: Host, changes: Callable[[Site], Change]) -> AbstractContextManager[None]:
-    """Context manager: every forward pass has its heads edited in the one way that there is for a model.
+def _on_outputs(site: Site, function: Callable[[Outputs], Outputs]) -> tuple[str, Callable[..., Tensor]]:
+    """The hook that puts what a function makes of the outputs of the heads in their place."""
+
+    def replace(outputs: Outputs, hook: Any) -> Outputs:
+        given = function(outputs)
+        if not isinstance(given, Tensor) or given.shape != outputs.shape or given.dtype != outputs.dtype:
+            what = (
+                f"{list(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
+            )
+            raise ValueError(
+                "what replaces the outputs of heads must be a tensor like them: needed [batch, query, head, d_head] = "
+                f"{list(outputs.shape)} of {outputs.dtype}, got {what}. A function gives back what it changes"
+            )
+        return given.contiguous()  # some layers take it as it lies in memory
+
+    return f"{site.hook_name.removesuffix('pattern')}z", replace
+
+
+def _on_edges(model: Any, site: Site, edges: Edges, how: How) -> Hooks:
+    """The hooks that cut edges of a site."""
+    if not isinstance(edges, Tensor) or edges.dtype != torch.bool or edges.ndim != 4:
+        what = f"{list(edges.shape)} of {edges.dtype}" if isinstance(edges, Tensor) else type(edges).__name__
+        raise ValueError(
+            f"edges are cut by a boolean mask [batch, head, query, key], True where a query must not read a key; "
+            f"got {what} for {site.hook_name}"
+        )
+    emptied: list[Tensor] = []
+
+    def without(table: Tensor, hook: Any) -> Tensor:
+        return table.masked_fill(_fitting(edges, table), 0)
+
+    def shared_out(pattern: Tensor, hook: Any) -> Tensor:
+        cut = _fitting(edges, pattern)
+        kept = pattern.masked_fill(cut, 0)
+        left = kept.sum(-1, keepdim=True)
+        # A row with nothing left is zero, not the NaN of a division.
+        return torch.where(cut.any(-1, keepdim=True), kept / left.masked_fill(left == 0, 1), pattern)
+
+    def hidden(scores: Tensor, hook: Any) -> Tensor:
+        cut, visible = _fitting(edges, scores), scores > _HIDDEN
+        # Rows of which nothing is left stay, because a softmax of nothing is no number, and are made zero behind it.
+        emptied.append(visible.any(-1, keepdim=True) & ~(visible & ~cut).any(-1, keepdim=True))
+        return scores.masked_fill(cut & ~emptied[-1], torch.finfo(scores.dtype).min)
+
+    def without_emptied(pattern: Tensor, hook: Any) -> Tensor:
+        return pattern.masked_fill(emptied.pop(), 0)
+
+    if how == "weights":
+        return [(site.hook_name, without)]
+    if not is_a(model, "HuggingFaceHost"):  # TransformerLens's hook_attn_scores are not scores on every host
+        return [(site.hook_name, shared_out)]
+    scores = f"{site.hook_name.removesuffix('pattern')}attn_scores"
+    return [(scores, hidden), (site.hook_name, without_emptied)]
+
+
+# Masks add the lowest number of some precision to scores, of half precision at least.
+_HIDDEN = -3e4
+
+
+def _fitting(edges: Edges, table: Float[Tensor, "batch head query key"]) -> Tensor:
+    """Edges where a table is.
 
     Raises:
-        ValueError: where there is none.
+        ValueError: where they are those of other inputs.
     """
-    hooked = host.hooked
-    if host.tap is not None:
-        return editing_calls(hooked.inside, BESIDE_SDPA, host.tap, changes)
-    if not hooked.is_opened:
-        return _editing_at_hooks(hooked, changes)
-    if hooked.model.calls is None:
+    fits = zip(edges.shape, table.shape, (True, True, False, False), strict=True)
+    if not all(n == m or (n == 1 and shared) for n, m, shared in fits):
         raise ValueError(
-            "its layers do not call the attention interface of transformers, inside which heads are edited; where "
-            "TransformerLens has an adapter for it, a bridge that you build may be edited"
+            "edges are cut by a mask [batch, head, query, key] whose batch and head may be 1 (the same for all): "
+            f"this forward pass needed {list(table.shape)}, got {list(edges.shape)}. Give each batch its own block"
         )
-    return editing_calls(hooked.inside, EAGER, hooked.model.calls, changes)
-
-
-@contextmanager
-def _editing_at_hooks(hooked: Hooked, changes: Callable[[Site], Change]) -> Iterator[None]:
-    hooks: list[tuple[str, Any]] = []
-    for site in hooked.sites():
-        at = partial(changes, site)
-        hooks.append((site.hook_name, lambda pattern, hook, at=at: at().pattern(pattern)))
-        outputs = f"{site.hook_name.removesuffix('hook_pattern')}hook_z"
-        hooks.append((outputs, lambda given, hook, at=at: at().replace(given)))
-    with hooked.showing_patterns(), hooked.model.hooks(fwd_hooks=hooks):
-        yield
+    return edges.to(table.device)
 
 
 # The trial of edits.
 
 
-def _try_edits(host: Host) -> str:
-    """Why the edges of a model cannot be cut, though its heads can be edited; mostly nothing.
+def _why_no_edges(host: Host) -> str:
+    """Why the edges of a model cannot be cut, though its heads can be edited; mostly nothing. It is tried once.
 
     Raises:
         ValueError: where its heads cannot be edited.
     """
-    with evaluating(host.model):
+    if host.edited:
+        return host.edited[0]
+    outside = "its layers do not call the attention interface of transformers, inside which heads are edited"
+    with without_hooks(host.model), evaluating(host.model):
         try:
-            return _Trial(host).result()
+            if host.hooked.is_opened and host.model.calls is None:
+                raise ValueError(outside)
+            host.edited.append(_Trial(host).result())
+            return host.edited[0]
         except Exception as error:  # it may fail in any way where its attention is not what it is taken for
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             raise ValueError(f"the heads of {host.hooked.name} cannot be edited: {reason}") from error
@@ -286,82 +323,72 @@ class _Trial:
 
     def __init__(self, host: Host) -> None:
         self.host, self.inputs = host, host.hooked.trial_inputs()
-        self.own_key: dict[Site, Tensor] = {}
+        self.outputs: dict[Site, Tensor] = {}
+        self.others: dict[Site, Tensor] = {}  # all keys but the query's own
         for site in host.sites:
             queries, keys = self.inputs.masks(site)
             shape = queries.shape[1], keys.shape[1]
-            self.own_key[site] = torch.eye(*shape, dtype=torch.bool, device=keys.device)[None, None]
+            self.others[site] = ~torch.eye(*shape, dtype=torch.bool, device=keys.device)[None, None]
 
     def result(self) -> str:
         """Why edges cannot be cut."""
-        outputs: dict[Site, Tensor] = {}
-        intact = self.answer(
-            {site: Change(outputs=partial(_look, outputs, site)) for site in self.host.sites}
-        )
+        looking = [_on_outputs(site, partial(_look, self.outputs, site)) for site in self.host.sites]
+        intact = self.answer(looking)
         for site, n_heads in zip(self.host.sites, self.host.n_heads, strict=True):
-            got = list(outputs[site].shape) if site in outputs else []
+            got = list(self.outputs[site].shape) if site in self.outputs else []
             if len(got) != 4 or got[2] != n_heads:
-                raise ValueError(
-                    f"{site.hook_name} needed to show outputs of {n_heads} heads [batch, query, head, d_head], got {got}"
-                )
+                raise ValueError(f"{site.hook_name} needed to show outputs of {n_heads} heads, got {got}")
         check_outputs(self.host.model, self.host.hooked.run(self.inputs), intact, self.inputs)
-        nothing = {site: torch.zeros_like(own) for site, own in self.own_key.items()}
-        if not self._same(
-            intact, self.answer({site: Change(no, no, _itself) for site, no in nothing.items()})
-        ):
-            raise ValueError("an edit of nothing changes the outputs of the model")
-        for site in self.host.sites:
-            # What is written into all heads of a site changes what the model puts out.
-            numbers = torch.linspace(1, 2, outputs[site].shape[3]).to(outputs[site])
-            constant = (numbers * (1 + outputs[site].abs().max())).expand_as(outputs[site])
-            change = Change(outputs=lambda _, constant=constant: constant)
-            if self._same(intact, self.answer({site: change})):
+        for site, outputs in self.outputs.items():
+            numbers = torch.linspace(1, 2, outputs.shape[3]).to(outputs) * (1 + outputs.abs().max())
+            if self._same(intact, self.answer([_on_outputs(site, partial(_instead, numbers))])):
                 raise ValueError(
                     f"what is written into the heads of {site.hook_name} changes nothing that the model puts out"
                 )
-        unmoved = [site for how in HOWS for site in self._unmoved(how, outputs)]
-        return self._why_not(unmoved[0]) if unmoved else ""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # TransformerLens 4 says of some edits that it discards them
+                intact = self.answer(looking, edges=True)
+                reason = self._uncut("scores", intact) or self._uncut("weights", intact)
+        except ValueError as error:
+            reason = str(error)
+        return f"edges of {self.host.hooked.name} cannot be cut: {reason}" if reason else ""
 
-    def answer(self, changes: Mapping[Site, Change]) -> Any:
+    def answer(self, hooks: Hooks, *, edges: bool = False) -> Any:
         """The answer of the model with its heads edited."""
-        with _editing(self.host, lambda site: changes.get(site, NO_CHANGE)):
+        with _with_hooks(self.host, hooks, edges=edges):
             return self.host.hooked.run(self.inputs)
 
-    def _unmoved(self, how: How, outputs: Mapping[Site, Tensor]) -> list[Site]:
-        """Sites that put out the same when every key is cut but the query's own.
-
-        Their intact outputs go on, so that every site gets what it gets in the intact model. Where every position puts
-        out the same, none can be seen to be read.
-        """
-        seen: dict[Site, Tensor] = {}
-        changes = {
-            site: _cutting(how, ~own).then(Change(outputs=partial(_look, seen, site, instead=outputs[site])))
-            for site, own in self.own_key.items()
-        }
-        self.answer(changes)
-        same = [site for site in self.host.sites if torch.equal(seen[site], outputs[site])]
-        return [
-            site for site in same if not torch.equal(seen[site], seen[site][:1, :1].expand_as(seen[site]))
-        ]
+    def _uncut(self, how: How, intact: Any) -> str:
+        """Why edges cannot be cut in one way."""
+        seen, cut, nothing = dict[Site, Tensor](), list[Any](), list[Any]()
+        for site, others in self.others.items():
+            cut += _on_edges(self.host.model, site, others, how)
+            nothing += _on_edges(self.host.model, site, torch.zeros_like(others), how)
+            # Intact outputs go on, so that every site gets what it gets in the intact model.
+            cut.append(_on_outputs(site, partial(_look, seen, site, instead=self.outputs[site])))
+        if not self._same(intact, self.answer(nothing, edges=True)):
+            return "cutting none changes the outputs of the model"
+        self.answer(cut, edges=True)
+        for site, outputs in self.outputs.items():
+            # Where every position puts out the same, none can be seen to be read.
+            if torch.equal(seen[site], outputs) and not torch.equal(
+                outputs, outputs[:1, :1].expand_as(outputs)
+            ):
+                return (
+                    f"what {site.hook_name} puts out is the same whatever is cut there, because the host computes it "
+                    "without looking at an edited pattern. Heads can be edited with edit_heads; where it wraps a "
+                    "Hugging Face model, topic_probe.open_model of that model cuts its edges"
+                )
+        return ""
 
     def _same(self, one: Any, other: Any) -> bool:
         pairs = zip(*(real_vectors(answer, self.inputs) for answer in (one, other)), strict=True)
         return all(torch.equal(*pair) for pair in pairs)
 
-    def _why_not(self, site: Site) -> str:
-        return (
-            f"edges of {self.host.hooked.name} cannot be cut: what {site.hook_name} puts out is the same whatever is cut "
-            "there, because the host computes it without looking at an edited pattern. Heads can be edited with "
-            "edit_heads; where it wraps a Hugging Face model, topic_probe.open_model of that model cuts its edges"
-        )
 
-
-def _cutting(how: How, edges: Edges) -> Change:
-    return Change(scores=edges) if how == "scores" else Change(weights=edges)
-
-
-def _itself(outputs: Outputs) -> Outputs:
-    return outputs
+def _instead(numbers: Tensor, outputs: Outputs) -> Outputs:
+    return numbers.expand_as(outputs)
 
 
 def _look(

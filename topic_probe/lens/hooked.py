@@ -13,7 +13,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from topic_probe.lens.interface import EAGER, attention_implementation, is_edited
+from topic_probe.lens.interface import attention_implementation
 from topic_probe.lens.running import arguments, inside_of, is_a, run, takes_decoder_ids, trunk
 from topic_probe.lens.sites import Inputs, Site, some_tokens
 from topic_probe.lens.trial import Trial, context_length, run_as_it_is, trial_inputs, tried
@@ -57,7 +57,7 @@ class Hooked:
         """Context manager: every pattern passes through its hook point; fused kernels form none to show."""
         if self.inside is None or self.is_opened:  # which does so by itself
             return nullcontext()
-        return attention_implementation(self.inside, EAGER if is_edited(self.inside) else "eager")
+        return attention_implementation(self.inside, "eager")
 
     def trial_inputs(self) -> Inputs:
         """A few tokens to try the model on, over all of its vocabulary."""
@@ -127,7 +127,7 @@ class Hooked:
             read(len(blocks), answer["last_hidden_state"] if last is None else last)
             return
         base, wanted = trunk(self.inside), {"output_hidden_states": True, "return_dict": True}
-        if self.has_hooks():
+        if self.has_hooks() or self.model.is_fused:
             answer = self.model(**arguments(base, inputs), head=False, **wanted)
         else:
             answer = run(base, inputs, **wanted)

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from topic_probe.lens.hooked import Hooked, StateReader
-from topic_probe.lens.interface import is_edited, unedited
 from topic_probe.lens.running import decoder_start, evaluating, lock_of
 from topic_probe.lens.sites import SIDES, Cells, Columns, Inputs, Site, take_rows
 from topic_probe.lens.trial import Trial, in_order
@@ -65,7 +64,7 @@ class Host(Trial):
         """Whether somebody has put hooks on the model or edits its heads: more than its weights is in its numbers."""
         inside = self.hooked.inside
         return self.hooked.has_hooks() or (
-            inside is not None and (is_edited(inside) or any(map(_has_hooks_of_others, inside.modules())))
+            inside is not None and any(map(_has_hooks_of_others, inside.modules()))
         )
 
     def inputs(self, ids: Int64[Tensor, "batch position"], mask: Bool[Tensor, "batch position"]) -> Inputs:
@@ -280,8 +279,8 @@ def patterns(model: Any, inputs: Inputs) -> dict[Site, Float[Tensor, "batch head
 
 @contextmanager
 def without_hooks(model: Any) -> Iterator[None]:
-    """Context manager: leaves out hooks on hook points, and edits of heads: a trial must not meet them."""
-    with lock_of(model), unedited():
+    """Context manager: leaves out hooks on hook points, which a trial must not meet."""
+    with lock_of(model):
         kept = [(point, point.fwd_hooks, dict(point._forward_hooks)) for point in model.hook_dict.values()]
         try:
             for point, _, _ in kept:

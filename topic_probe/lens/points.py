@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from topic_probe.lens.hooked import has_hooks
-from topic_probe.lens.interface import EAGER, CallCounter, Calls, attention_implementation, is_edited
+from topic_probe.lens.interface import BESIDE_SDPA, EAGER, CallCounter, Calls, attention_implementation
 from topic_probe.lens.running import trunk, without_recorders
 from topic_probe.lens.trial import Trial, returned_patterns, returning, try_model
 from topic_probe.lens.weights import output_projection
@@ -96,6 +96,10 @@ class _Pass:
         self.places, self.points = host.places, host.hook_dict
         self.calls = CallCounter(host.calls.modules)
         self.shown: set[str] = set()
+        # The fused kernel forms no scores and no pattern that could be shown.
+        eager = {of_call[what] for of_call in self.places.of_calls for what in ("attn_scores", "pattern")}
+        fused = host.is_fused and not any(has_hooks(self.points[name]) for name in eager)
+        self.name = BESIDE_SDPA if fused else EAGER
 
     @contextmanager
     def through(self) -> Iterator[None]:
@@ -125,9 +129,15 @@ class _Pass:
         return used
 
     def attend(
-        self, module: nn.Module, attend: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """A call of attention."""
+        self,
+        module: nn.Module,
+        attend: Callable[..., Any],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *_: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """A call of attention, eager or on the fused kernel."""
         names = self.places.of_calls[self.calls.next(module)]
         given = zip(("q", "k", "v"), (query, key, value), strict=True)
         query, key, value = (self._show_heads(names[what], tensor) for what, tensor in given)
@@ -238,7 +248,7 @@ def huggingface_host() -> Callable[..., nn.Module]:
         def __init__(self, model: nn.Module, tokenizer: Any) -> None:
             super().__init__()
             self.tokenizer, self.reason = tokenizer, ""
-            # Beside the modules of this one, not among them.
+            self.is_fused = False  # whether it runs on the fused kernel where no pattern is asked for
             self.calls: Calls | None = None
             self.trial: Trial | None = None
             try:
@@ -276,14 +286,15 @@ def huggingface_host() -> Callable[..., nn.Module]:
             model = self.original_model if head else trunk(self.original_model)
             options |= {"input_ids": input_ids, "attention_mask": attention_mask}
             with without_recorders(model):
-                if self.trial is None:  # its attention cannot be read, and nothing is done to it
-                    return model(**options)
-                if is_edited(model) and not any(map(has_hooks, self.hook_dict.values())):
-                    return model(**options)  # the attention in which heads are edited is on it already
                 if self.calls is not None:
                     this = _Pass(self)
-                    with this.through(), attention_implementation(self.original_model, EAGER, this.attend):
+                    with (
+                        this.through(),
+                        attention_implementation(self.original_model, this.name, this.attend),
+                    ):
                         return model(**options)
+                if not any(map(has_hooks, self.hook_dict.values())):
+                    return model(**options)
                 options |= {"output_attentions": True, "return_dict": True}
                 with returning(self.original_model):
                     answer = model(**options)

@@ -54,7 +54,7 @@ class Trial:
         sharing: which documents may share a batch.
         tap: the calls beside which rows are computed on the fused kernel; None where whole patterns are read.
         note: how far the outputs of a model in half precision are from those of it as it is, where that is told.
-        edited: ways to edit heads that were tried since.
+        edited: what a trial of edits has said since: why edges cannot be cut.
     """
 
     sites: tuple[Site, ...]
@@ -63,7 +63,7 @@ class Trial:
     sharing: Sharing
     tap: Calls | None
     note: str
-    edited: list[Any] = field(default_factory=list, repr=False)
+    edited: list[str] = field(default_factory=list, repr=False)
 
     @property
     def is_causal(self) -> bool:
@@ -357,16 +357,19 @@ def _beside_sdpa(model: nn.Module, inputs: Inputs, shown: Shown, as_it_is: Any) 
     """
     beside: list[tuple[nn.Module, Tensor, Tensor]] = []
 
-    def keep(module: nn.Module, rows_at: Any, mask: Tensor | None, shape: tuple[int, int]) -> None:
-        every = torch.arange(shape[0], device=inputs.ids.device).expand(1, -1)
-        # One document after the other, as they are read later.
+    def listen(
+        module: nn.Module, attend: Any, query: Tensor, key: Tensor, value: Tensor, rows_at: Any, mask: Any
+    ) -> Any:
+        every = torch.arange(query.shape[2], device=inputs.ids.device).expand(1, -1)
+        # One document after the other, as they may be read later.
         rows = torch.cat([rows_at(every, slice(number, number + 1)) for number in (0, 1)])
-        beside.append((module, rows.detach(), visible_keys(mask, 2, *shape)))
+        beside.append((module, rows.detach(), visible_keys(mask, 2, query.shape[2], key.shape[2])))
+        return attend(query, key, value)
 
     if not getattr(model, "_supports_sdpa", False):
         return None
     try:
-        with attention_implementation(model, BESIDE_SDPA, keep):
+        with attention_implementation(model, BESIDE_SDPA, listen):
             check_outputs(trunk(model), as_it_is, run(trunk(model), inputs), inputs)
         sites = _sites_of_calls(model, [(module, rows) for module, rows, _ in beside], inputs)
     except (
