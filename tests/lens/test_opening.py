@@ -146,7 +146,7 @@ def test_damaged_files_are_an_error_that_names_the_folder_or_what_it_lacks(damag
 def test_what_is_no_model_is_refused(tmp_path, unchecked):
     for source, error, message in (
         ("./nowhere", FileNotFoundError, r"there is no folder '\./nowhere'"),
-        (tmp_path, FileNotFoundError, r"holds no config\.json"),
+        (tmp_path, FileNotFoundError, r"holds a config\.json"),
         ("google-bert/bert-base-uncased", OSError, r"(?s)cannot load .*hf download google-bert/bert"),
         (nn.Linear(2, 2), TypeError, "needs a hooked model, a Hugging Face"),
         (hf.BertModel, TypeError, "needs a hooked model, a Hugging Face"),

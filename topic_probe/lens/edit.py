@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
@@ -304,91 +304,67 @@ def _why_no_edges(host: Host) -> str:
     Raises:
         ValueError: where its heads cannot be edited.
     """
-    if host.edited:
-        return host.edited[0]
-    outside = "its layers do not call the attention interface of transformers, inside which heads are edited"
-    with without_hooks(host.model), evaluating(host.model):
+    if not host.edited:
         try:
             if host.hooked.is_opened and host.model.calls is None:
-                raise ValueError(outside)
-            host.edited.append(_Trial(host).result())
-            return host.edited[0]
+                raise ValueError(
+                    "its layers do not call the attention interface of transformers, inside which heads are edited"
+                )
+            with without_hooks(host.model), evaluating(host.model):
+                host.edited.append(_try_edits(host))
         except Exception as error:  # it may fail in any way where its attention is not what it is taken for
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             raise ValueError(f"the heads of {host.hooked.name} cannot be edited: {reason}") from error
+    return host.edited[0]
 
 
-class _Trial:
-    """The edits of a model, tried out on a few tokens, more than its windows hold."""
+def _try_edits(host: Host) -> str:
+    inputs, outputs = host.hooked.trial_inputs(), dict[Site, Tensor]()
 
-    def __init__(self, host: Host) -> None:
-        self.host, self.inputs = host, host.hooked.trial_inputs()
-        self.outputs: dict[Site, Tensor] = {}
-        self.others: dict[Site, Tensor] = {}  # all keys but the query's own
-        for site in host.sites:
-            queries, keys = self.inputs.masks(site)
-            shape = queries.shape[1], keys.shape[1]
-            self.others[site] = ~torch.eye(*shape, dtype=torch.bool, device=keys.device)[None, None]
+    def answer(hooks: Hooks, *, edges: bool = False) -> Any:
+        with _with_hooks(host, hooks, edges=edges):
+            return host.hooked.run(inputs)
 
-    def result(self) -> str:
-        """Why edges cannot be cut."""
-        looking = [_on_outputs(site, partial(_look, self.outputs, site)) for site in self.host.sites]
-        intact = self.answer(looking)
-        for site, n_heads in zip(self.host.sites, self.host.n_heads, strict=True):
-            got = list(self.outputs[site].shape) if site in self.outputs else []
-            if len(got) != 4 or got[2] != n_heads:
-                raise ValueError(f"{site.hook_name} needed to show outputs of {n_heads} heads, got {got}")
-        check_outputs(self.host.model, self.host.hooked.run(self.inputs), intact, self.inputs)
-        for site, outputs in self.outputs.items():
-            numbers = torch.linspace(1, 2, outputs.shape[3]).to(outputs) * (1 + outputs.abs().max())
-            if self._same(intact, self.answer([_on_outputs(site, partial(_instead, numbers))])):
-                raise ValueError(
-                    f"what is written into the heads of {site.hook_name} changes nothing that the model puts out"
-                )
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # TransformerLens 4 says of some edits that it discards them
-                intact = self.answer(looking, edges=True)
-                reason = self._uncut("scores", intact) or self._uncut("weights", intact)
-        except ValueError as error:
-            reason = str(error)
-        return f"edges of {self.host.hooked.name} cannot be cut: {reason}" if reason else ""
+    def same(one: Any, other: Any) -> bool:
+        return all(map(torch.equal, real_vectors(one, inputs), real_vectors(other, inputs)))
 
-    def answer(self, hooks: Hooks, *, edges: bool = False) -> Any:
-        """The answer of the model with its heads edited."""
-        with _with_hooks(self.host, hooks, edges=edges):
-            return self.host.hooked.run(self.inputs)
-
-    def _uncut(self, how: How, intact: Any) -> str:
-        """Why edges cannot be cut in one way."""
-        seen, cut, nothing = dict[Site, Tensor](), list[Any](), list[Any]()
-        for site, others in self.others.items():
-            cut += _on_edges(self.host.model, site, others, how)
-            nothing += _on_edges(self.host.model, site, torch.zeros_like(others), how)
-            # Intact outputs go on, so that every site gets what it gets in the intact model.
-            cut.append(_on_outputs(site, partial(_look, seen, site, instead=self.outputs[site])))
-        if not self._same(intact, self.answer(nothing, edges=True)):
-            return "cutting none changes the outputs of the model"
-        self.answer(cut, edges=True)
-        for site, outputs in self.outputs.items():
-            # Where every position puts out the same, none can be seen to be read.
-            if torch.equal(seen[site], outputs) and not torch.equal(
-                outputs, outputs[:1, :1].expand_as(outputs)
-            ):
-                return (
-                    f"what {site.hook_name} puts out is the same whatever is cut there, because the host computes it "
-                    "without looking at an edited pattern. Heads can be edited with edit_heads; where it wraps a "
-                    "Hugging Face model, topic_probe.open_model of that model cuts its edges"
-                )
-        return ""
-
-    def _same(self, one: Any, other: Any) -> bool:
-        pairs = zip(*(real_vectors(answer, self.inputs) for answer in (one, other)), strict=True)
-        return all(torch.equal(*pair) for pair in pairs)
-
-
-def _instead(numbers: Tensor, outputs: Outputs) -> Outputs:
-    return numbers.expand_as(outputs)
+    looking = [_on_outputs(site, partial(_look, outputs, site)) for site in host.sites]
+    intact = answer(looking)
+    check_outputs(host.model, host.hooked.run(inputs), intact, inputs)
+    for site, n_heads in zip(host.sites, host.n_heads, strict=True):
+        if site not in outputs or outputs[site].ndim != 4 or outputs[site].shape[2] != n_heads:
+            raise ValueError(f"{site.hook_name} does not show outputs of {n_heads} heads")
+        numbers = torch.linspace(1, 2, outputs[site].shape[3]).to(outputs[site])
+        numbers *= 1 + outputs[site].abs().max()
+        if same(intact, answer([_on_outputs(site, numbers.expand_as)])):
+            raise ValueError(f"what is written into the heads of {site.hook_name} changes nothing")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TransformerLens 4 says of some edits that it discards them
+            intact = answer(looking, edges=True)
+            for how in get_args(How):
+                seen, nothing, others = dict[Site, Tensor](), list[Any](), list[Any]()
+                for site in host.sites:
+                    queries, keys = inputs.masks(site)
+                    own = torch.eye(queries.shape[1], keys.shape[1], dtype=torch.bool, device=keys.device)
+                    nothing += _on_edges(host.model, site, torch.zeros_like(own)[None, None], how)
+                    # Of all keys but the own. Intact outputs go on, so that every site gets what it got.
+                    others += _on_edges(host.model, site, ~own[None, None], how)
+                    others.append(_on_outputs(site, partial(_look, seen, site, instead=outputs[site])))
+                if not same(intact, answer(nothing, edges=True)):
+                    return f"edges of {host.hooked.name} cannot be cut: cutting none changes what it puts out"
+                answer(others, edges=True)
+                for site, own in outputs.items():
+                    # Where every position puts out the same, none can be seen to be read.
+                    if torch.equal(seen[site], own) and not torch.equal(own, own[:1, :1].expand_as(own)):
+                        return (
+                            f"edges of {host.hooked.name} cannot be cut: what {site.hook_name} puts out is the same "
+                            "whatever is cut there. Where it wraps a Hugging Face model, topic_probe.open_model of that "
+                            "model cuts its edges"
+                        )
+    except ValueError as error:
+        return f"edges of {host.hooked.name} cannot be cut: {error}"
+    return ""
 
 
 def _look(

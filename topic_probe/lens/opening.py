@@ -3,8 +3,6 @@
 import copy
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -15,7 +13,7 @@ from torch import nn
 from topic_probe.lens.host import is_hooked
 from topic_probe.lens.points import huggingface_host
 from topic_probe.lens.running import inside_of, is_peft, lock_of, trunk
-from topic_probe.notices import warn
+from topic_probe.notices import quiet_transformers, warn
 from topic_probe.options import check_whole, checked
 from topic_probe.remote import fetch_model
 from topic_probe.text.encoder import begins_with_token
@@ -39,9 +37,8 @@ def open_model(
     """A hooked model whose attention, embeddings and weights can be measured.
 
     What is given is not changed: a hooked model comes back as it is, and a Hugging Face model is wrapped in a way
-    that shares its weights and leaves its modules, mode and configuration alone. The model around it has hook points on
-    queries, keys, values, scores, patterns, outputs of heads, what attention writes and the residual stream, whatever
-    the architecture. Hooks that edit patterns take effect there (or are refused).
+    that shares its weights and leaves its modules, mode and configuration alone. The model around it has hook points
+    under TransformerLens's names, whatever the architecture.
 
     Args:
         source: a hooked model (TransformerBridge, HookedTransformer, HookedEncoder), a Hugging Face model, a folder
@@ -54,18 +51,9 @@ def open_model(
         dtype: the type of the weights of a model that is loaded here, such as float32, by default that of the
             checkpoint. A given model keeps its own.
 
-    A model is tried on a few tokens when it is opened: what you change of it afterwards but for weights and hooks (its
-    attention implementation, layers, settings) is not tried again, so open it again. Threads may measure one model at
-    once: they take turns, forward pass by forward pass. A forward pass of your own in another thread is not kept apart
-    from them. Do not measure a model from a hook in its own forward pass.
-
-    A model whose attention cannot be read is opened too: its embeddings can be measured, and measuring its attention
-    says why it cannot be. What is measured is the model as you have it: of an attention function of your own in
-    transformers' `AttentionInterface` the patterns that it returns, and a model whose outputs are others while its
-    patterns are shown is refused (Falcon with ALiBi on sdpa).
-
-    A warning says where the tokenizer of a causal model has a begin token and puts it before no text: what encodes
-    texts adds it with ``begin_token=True``.
+    The model is tried on a few tokens. Where its attention cannot be read, its embeddings can be measured, and
+    measuring its attention says why. What you change of it afterwards but for weights and hooks (layers, settings, its
+    attention implementation) is not tried again: open it again. Threads may measure one model, and take turns.
 
     Raises:
         TypeError: where ``source`` is none of these.
@@ -101,9 +89,7 @@ def open_model(
             "open_model needs a hooked model, a Hugging Face model, a folder or a name on the hub, "
             f"not {type(source).__name__}"
         )
-    _check_has_words(source)
-    _check_has_numbers(source)
-    _check_has_no_prompts(source)
+    _check(source)
     # Building may draw weights that are overwritten later.
     with lock_of(source), _drawing, torch.random.fork_rng(devices=[]):
         opened: Any = huggingface_host()(source, tokenizer)
@@ -119,20 +105,28 @@ def open_model(
     return opened
 
 
-def _check_has_words(model: Any) -> None:
+def _check(model: Any) -> None:
+    """Refuses Hugging Face models whose word embeddings cannot be read, and those that put something before words."""
+    name = type(model).__name__
     try:
         table = model.get_input_embeddings().weight
     except (AttributeError, NotImplementedError):
         table = None
     if callable(table):
         raise ValueError(
-            f"the word embeddings of {type(model).__name__} are quantised, so there is no table to read: leave them as "
-            "they are when you quantise the rest (nn.Linear only)"
+            f"the word embeddings of {name} are quantised, so there is no table to read: leave them as they are when "
+            "you quantise the rest (nn.Linear only)"
         )
     if getattr(table, "ndim", 0) != 2:
         raise ValueError(
-            f"{type(model).__name__} has no table of word embeddings. If a part of it reads text, open that part (such "
-            "as model.text_model)"
+            f"{name} has no table of word embeddings. If a part of it reads text, open that part (such as "
+            "model.text_model)"
+        )
+    _check_has_numbers(model)
+    if is_peft(model) and any(config.is_prompt_learning for config in model.peft_config.values()):
+        raise ValueError(
+            f"{name} puts learned prompts before the words of a document, where no words are: measure the model "
+            "without them (get_base_model())"
         )
 
 
@@ -140,64 +134,42 @@ def _check_has_numbers(model: nn.Module) -> None:
     weights = list(model.parameters())
     if n := sum(weight.is_meta for weight in weights):
         raise ValueError(
-            f"{n} of {len(weights)} weights of {type(model).__name__} are on the meta device, where tensors have a "
-            "shape and no numbers: fill them first (from_pretrained, load_state_dict(assign=True)), and load a model "
-            "that was offloaded to disk without offloading"
-        )
-
-
-def _check_has_no_prompts(model: Any) -> None:
-    if is_peft(model) and any(config.is_prompt_learning for config in model.peft_config.values()):
-        raise ValueError(
-            f"{type(model).__name__} puts learned prompts before the words of a document, where no words are: measure "
-            "the model without them (get_base_model())"
+            f"{n} of {len(weights)} weights of {type(model).__name__} are on the meta device, where tensors have no "
+            "numbers: load it without offloading to disk"
         )
 
 
 def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype | None) -> tuple[Any, Any]:
     """A Hugging Face model with its tokenizer (None where there is none) from a folder or the hub."""
+    import transformers
     from safetensors import SafetensorError
 
-    name = os.fspath(source)
-    if name.startswith("~"):
-        name = os.fspath(Path(name).expanduser())
-    _check_folder(name)
-    folder = Path(name) if Path(name).is_dir() else fetch_model(name, revision)
+    name = os.path.expanduser(source)  # noqa: PTH111 (a name on the hub is no path)
+    folder = Path(name)
+    looks_local = folder.is_absolute() or name.startswith(".") or name.count("/") > 1
+    if (looks_local or folder.is_dir()) and not (folder / "config.json").is_file():
+        raise FileNotFoundError(
+            f"there is no folder {name!r} that holds a config.json; give one that save_pretrained has written, or a "
+            "hub name"
+        )
+    on_hub = not folder.is_dir()
+    if on_hub:
+        folder = fetch_model(name, revision)
     try:
-        model, info = _weights(folder, dtype)
+        classes = getattr(transformers.AutoConfig.from_pretrained(folder), "architectures", None) or [""]
+        model_class = getattr(transformers, classes[0], transformers.AutoModel)
+        # Loading changes the default type of tensors and how weights are drawn, for all threads.
+        with _drawing, quiet_transformers(progress=False):
+            model, info = model_class.from_pretrained(folder, dtype=dtype, output_loading_info=True)
     except (OSError, SafetensorError) as error:
-        raise OSError(_NOT_FOUND.format(name=name, error=_first_line(error))) from error
-    if not Path(name).is_dir():
+        raise OSError(
+            f"cannot load {name!r}: {error}\nGive a folder that save_pretrained has written, or a name on the Hugging "
+            "Face hub"
+        ) from error
+    if on_hub:
         model.config._name_or_path, model.config._commit_hash = name, folder.name
-    if tokenizer is None:
-        tokenizer = _tokenizer(folder)
+    tokenizer = _tokenizer(folder) if tokenizer is None else tokenizer
     return _without_fresh_weights(model, info["missing_keys"], name).eval(), tokenizer
-
-
-def _weights(folder: Path, dtype: torch.dtype | None) -> Any:
-    """A Hugging Face model, and what loading it found."""
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(folder)
-    classes = getattr(config, "architectures", None) or ["AutoModel"]
-    model_class = getattr(transformers, classes[0], transformers.AutoModel)
-    # Loading changes the default type of tensors and how weights are drawn, for all threads.
-    with _drawing, _no_weight_bar():
-        return model_class.from_pretrained(folder, dtype=dtype, output_loading_info=True)
-
-
-@contextmanager
-def _no_weight_bar() -> Iterator[None]:
-    """Without the bar over weights that are on this machine already; downloads have bars of their own."""
-    from transformers.utils import logging as settings
-
-    shown = settings.is_progress_bar_enabled()
-    settings.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            settings.enable_progress_bar()
 
 
 def _without_fresh_weights(model: Any, missing: Any, name: str) -> Any:
@@ -238,35 +210,11 @@ def _tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # tokenizers without files fail in many ways
-        _log.info("%s has no tokenizer that can be loaded: %s", folder, _first_line(error))
+        _log.info("%s has no tokenizer that can be loaded: %s", folder, error)
         return None
     # Where there are no files, most come without any word instead.
     words = set(tokenizer.get_vocab()) - {*tokenizer.all_special_tokens, "▁"}
     return tokenizer if words else None
-
-
-_NOT_FOUND = (
-    "cannot load {name!r}: {error}\n"
-    "Give a folder that save_pretrained has written, or a name on the Hugging Face hub. Without a network, fetch "
-    "the files elsewhere (`hf download {name} --local-dir FOLDER`), copy the folder here and open it by its path."
-)
-
-
-def _check_folder(name: str) -> None:
-    path = Path(name).expanduser()
-    looks_local = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
-    if looks_local and not path.is_dir():
-        raise FileNotFoundError(
-            f"there is no folder {name!r}; give one that save_pretrained has written, or a hub name"
-        )
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise FileNotFoundError(
-            f"the folder {name!r} holds no config.json; give one that save_pretrained has written"
-        )
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 @checked
@@ -314,16 +262,11 @@ def _fresh(model: Any, seed: int) -> Any:
 
 
 def _untrained(inside: Any) -> Any:
-    """A Hugging Face model as it is before training; one of PEFT with its adapters as they are then."""
+    """A Hugging Face model as it is before training; one of PEFT with a fresh adapter."""
     if not is_peft(inside):
         return type(inside)(copy.deepcopy(inside.config))
-    adapters = copy.deepcopy(inside.peft_config)
-    first = next(iter(adapters))
-    twin = type(inside)(_untrained(inside.get_base_model()), adapters.pop(first), first)
-    for name, config in adapters.items():
-        twin.add_adapter(name, config)
-    twin.set_adapter(inside.active_adapter)
-    return twin
+    name = inside.active_adapter
+    return type(inside)(_untrained(inside.get_base_model()), copy.deepcopy(inside.peft_config[name]), name)
 
 
 def _redrawn(model: Any) -> Any:

@@ -6,10 +6,10 @@ Where no hook is on a point, nothing is done for it.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,51 +24,19 @@ from topic_probe.lens.weights import output_projection
 
 _OF_CALLS = ("q", "k", "v", "attn_scores", "pattern", "z")
 _SOFTMAX = (torch.softmax, nn.functional.softmax, Tensor.softmax)
-Named = dict[str, nn.Module]
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where the hook points of a model stand, in the order of a pass.
-
-    Attributes:
-        of_calls: of every attention call, the names of its hook points by what they show.
-        written: hook points on what comes out of a module: what attention writes.
-        entering: on what goes into a layer.
-        leaving: on what comes out of it.
-    """
-
-    of_calls: tuple[Mapping[str, str], ...]
-    written: Named
-    entering: Named
-    leaving: Named
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all hook points."""
-        calls = (name for of_call in self.of_calls for name in of_call.values())
-        return (*calls, *self.written, *self.entering, *self.leaving)
-
-
-def find_places(model: nn.Module, calls: Calls | None, trial: Trial | None) -> Places:
-    """Where hook points can stand in a model, as far as a trial has seen its attention."""
-    if calls is None:
-        shown = () if trial is None else trial.sites
-        return Places(tuple({"pattern": site.hook_name} for site in shown), {}, {}, {})
-    written, layers = dict[str, nn.Module](), dict[str, nn.Module]()
+def _modules_at(model: nn.Module, calls: Calls) -> dict[str, nn.Module]:
+    """Hook points on what goes into modules or comes out of them, in the order of a pass."""
+    found: dict[str, nn.Module] = {}
     for site, module in zip(calls.sites, calls.modules, strict=True):
         block = site.hook_name.rsplit(".", 2)[0]
         if (output := output_projection(model, module)) is not None:
-            written[f"{block}.hook_{'cross_' if site.stack == 'cross' else ''}attn_out"] = output
+            found[f"{block}.hook_{'cross_' if site.stack == 'cross' else ''}attn_out"] = output
         if (layer := _layer_around(model, module, calls)) is not None:
-            layers.setdefault(block, layer)
-    before = (site.hook_name.removesuffix("pattern") for site in calls.sites)
-    return Places(
-        of_calls=tuple({what: name + what for what in _OF_CALLS} for name in before),
-        written=written,
-        entering={f"{block}.hook_resid_pre": layer for block, layer in layers.items()},
-        leaving={f"{block}.hook_resid_post": layer for block, layer in layers.items()},
-    )
+            for end in ("pre", "post"):
+                found.setdefault(f"{block}.hook_resid_{end}", layer)
+    return found
 
 
 def _layer_around(model: nn.Module, attention: nn.Module, calls: Calls) -> nn.Module | None:
@@ -93,13 +61,13 @@ class _Pass:
     """One forward pass through the hook points of a model."""
 
     def __init__(self, host: Any) -> None:
-        self.places, self.points = host.places, host.hook_dict
+        self.points, self.of_calls, self.at_modules = host.hook_dict, host.of_calls, host.at_modules
         self.calls = CallCounter(host.calls.modules)
+        self.wanted = {name for name, point in self.points.items() if has_hooks(point)}
         self.shown: set[str] = set()
         # The fused kernel forms no scores and no pattern that could be shown.
-        eager = {of_call[what] for of_call in self.places.of_calls for what in ("attn_scores", "pattern")}
-        fused = host.is_fused and not any(has_hooks(self.points[name]) for name in eager)
-        self.name = BESIDE_SDPA if fused else EAGER
+        eager = any(name.endswith(("hook_attn_scores", "hook_pattern")) for name in self.wanted)
+        self.name = BESIDE_SDPA if host.is_fused and not eager else EAGER
 
     @contextmanager
     def through(self) -> Iterator[None]:
@@ -108,14 +76,13 @@ class _Pass:
         Raises:
             ValueError: where a point with hooks stayed silent.
         """
-        wanted = [name for name in self.places.names if has_hooks(self.points[name])]
         handles = list(self._hooks_on_modules())
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
-        if silent := [name for name in wanted if name not in self.shown]:
+        if silent := sorted(self.wanted - self.shown):
             self.calls.finish()  # a model with fewer layers than before has a better reason
             raise ValueError(
                 f"a hook on {', '.join(silent)} was never called: the model has not come by there in this pass. Leave "
@@ -138,36 +105,33 @@ class _Pass:
         *_: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """A call of attention, eager or on the fused kernel."""
-        names = self.places.of_calls[self.calls.next(module)]
+        names = self.of_calls[self.calls.next(module)]
         given = zip(("q", "k", "v"), (query, key, value), strict=True)
         query, key, value = (self._show_heads(names[what], tensor) for what, tensor in given)
         watching: Any = nullcontext()
-        if has_hooks(self.points[names["attn_scores"]]):
+        if names["attn_scores"] in self.wanted:
             watching = _Softmax(query, key, partial(self.show, names["attn_scores"]))
         with watching:
             output, pattern = attend(query, key, value, partial(self.show, names["pattern"]))
         return self.show(names["z"], output), pattern
 
     def _show_heads(self, name: str, tensor: Tensor) -> Tensor:
-        if not has_hooks(self.points[name]):
+        if name not in self.wanted:
             return tensor
         return self.show(name, tensor.transpose(1, 2)).transpose(1, 2)  # the position before the head
 
     def _hooks_on_modules(self) -> Iterator[Any]:
-        places = self.places
-        for named, make in (
-            (places.entering, self._before), (places.leaving, self._after), (places.written, self._after)
-        ):  # fmt: skip
-            if not any(has_hooks(self.points[name]) for name in named):
+        for what in ("resid_pre", "resid_post", "attn_out"):
+            named = {name: module for name, module in self.at_modules.items() if name.endswith(what)}
+            if self.wanted.isdisjoint(named):
                 continue
-            names, modules = tuple(named), tuple(named.values())
-            hook = make(names, CallCounter(modules))
+            names, calls = tuple(named), CallCounter(tuple(named.values()))
             # Layers that share weights are one module, called often.
-            for module in dict.fromkeys(modules):
-                if named is places.entering:
-                    yield module.register_forward_pre_hook(hook, with_kwargs=True)
+            for module in dict.fromkeys(named.values()):
+                if what == "resid_pre":
+                    yield module.register_forward_pre_hook(self._before(names, calls), with_kwargs=True)
                 else:  # ahead of those by which transformers collects states, which see what was changed
-                    yield module.register_forward_hook(hook, prepend=True)
+                    yield module.register_forward_hook(self._after(names, calls), prepend=True)
 
     def _before(self, names: tuple[str, ...], calls: CallCounter) -> Callable[..., Any]:
         def look(module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -256,8 +220,14 @@ def huggingface_host() -> Callable[..., nn.Module]:
             except Exception as error:  # a model may fail in any way on inputs that others take
                 own = isinstance(error, ValueError)
                 self.reason = str(error) if own else f"{type(error).__name__}: {error}"
-            self.places = find_places(model, self.calls, self.trial)
-            for name in self.places.names:
+            calls, sites = self.calls, () if self.trial is None else self.trial.sites
+            shown = ("pattern",) if calls is None else _OF_CALLS
+            self.of_calls = [
+                {what: f"{site.hook_name.removesuffix('pattern')}{what}" for what in shown}
+                for site in (sites if calls is None else calls.sites)
+            ]
+            self.at_modules = {} if calls is None else _modules_at(model, calls)
+            for name in [*chain.from_iterable(own.values() for own in self.of_calls), *self.at_modules]:
                 _plant(self, name, hook_points.HookPoint())
             self.setup()  # before the model is inside, on whose modules it would write names
             self.original_model = model
@@ -299,7 +269,7 @@ def huggingface_host() -> Callable[..., nn.Module]:
                 with returning(self.original_model):
                     answer = model(**options)
             patterns = returned_patterns(trunk(model), answer)
-            for of_call, pattern in zip(self.places.of_calls, patterns, strict=True):
+            for of_call, pattern in zip(self.of_calls, patterns, strict=True):
                 _only_look(self.original_model, self.hook_dict[of_call["pattern"]], pattern)
             return answer
 

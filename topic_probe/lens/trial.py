@@ -73,11 +73,11 @@ class Trial:
 
 
 def tried(show: Show, inputs: Inputs, *, name: str, inside: nn.Module | None, as_it_is: Any) -> Trial:
-    """The trial of a model whose patterns are shown in one way.
+    """The trial of a model whose patterns are shown in one way, on a whole document and a padded one.
 
     Args:
         show: the way.
-        inputs: two documents, the first of them whole and the other padded.
+        inputs: the documents.
         name: what the model is called where it is refused.
         inside: the Hugging Face model, None where there is none.
         as_it_is: the answer of its trunk that nothing was done to.
@@ -145,8 +145,7 @@ def try_model(model: nn.Module) -> tuple[Calls | None, Trial]:
         agree = calls is not None and _agree(calls.sites, [own for _, own in called], returned, inputs)
         if not agree:
             try:
-                sites = _name_sites(_checked(name, returned), inputs, [None] * len(returned))
-                return None, try_out(partial(_show_returned, model, sites))
+                return None, try_out(partial(_show_returned, model, _sites_returned(name, returned, inputs)))
             except ValueError:
                 if calls is None:
                     raise
@@ -225,13 +224,13 @@ def _returned(model: nn.Module, inputs: Inputs) -> tuple[list[Any], Any]:
     with suppress(Exception), returning(model):
         # Models without patterns refuse to return them in many ways.
         answer = run(trunk(model), inputs, output_attentions=True, return_dict=True)
-        return _attentions(trunk(model), answer), answer
+        return returned_patterns(trunk(model), answer), answer
     return [], None
 
 
 def _show_returned(model: nn.Module, sites: Sequence[Site], inputs: Inputs) -> tuple[Shown, Any]:
     patterns, answer = _returned(model, inputs)
-    return dict(zip(sites, _checked(type(trunk(model)).__name__, patterns), strict=True)), answer
+    return dict(zip(sites, patterns, strict=True)), answer
 
 
 def returning(model: nn.Module) -> AbstractContextManager[None]:
@@ -246,29 +245,12 @@ def returning(model: nn.Module) -> AbstractContextManager[None]:
     return nullcontext() if own else attention_implementation(model, "eager")
 
 
-def returned_patterns(base: nn.Module, answer: Any) -> list[Tensor]:
-    """The patterns in a model's answer, in the order encoder, decoder, cross.
-
-    Raises:
-        ValueError: where there are none, or something that is not one pattern for every pair of positions.
-    """
-    return _checked(type(base).__name__, _attentions(base, answer))
-
-
-def _attentions(base: nn.Module, answer: Any) -> list[Any]:
+def returned_patterns(base: nn.Module, answer: Any) -> list[Any]:
+    """The patterns in a model's answer, in the order encoder, decoder, cross."""
     names: tuple[str, ...] = ("attentions",)
     if takes_decoder_ids(base):
         names = ("encoder_attentions", "decoder_attentions", "cross_attentions")
     return [pattern for name in names for pattern in (getattr(answer, name, None) or ())]
-
-
-def _checked(name: str, returned: list[Any]) -> list[Tensor]:
-    if not returned or any(not isinstance(pattern, Tensor) or pattern.ndim != 4 for pattern in returned):
-        raise ValueError(
-            f"{name} shows no attention pattern: it neither calls the attention interface of transformers nor returns "
-            "[batch, head, query, key] patterns with output_attentions=True"
-        )
-    return returned
 
 
 def _agree(sites: Sequence[Site], called: list[Tensor], returned: list[Any], inputs: Inputs) -> bool:
@@ -299,34 +281,29 @@ def _same_pattern(pattern: Tensor, reference: Tensor, real: Tensor) -> bool:
 # What a model puts out while it is read.
 
 
+# How far outputs may be apart, of their length. What is more may still be rounding in half precision.
+_OUTPUT_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2}
+
+
 def check_outputs(base: nn.Module, as_it_is: Any, answer: Any, inputs: Inputs) -> str:
     """How far what a model computes while it is read may be rounded from what it computes as it is; mostly nothing.
 
     Raises:
         ValueError: where they are the outputs of two models.
     """
-    difference = output_difference(as_it_is, answer, inputs)
-    if within_tolerance(base, difference):
+    difference, dtype = output_difference(as_it_is, answer, inputs), next(base.parameters()).dtype
+    if not difference > _OUTPUT_TOLERANCE.get(dtype, 1e-1):
         return ""
-    own = {config._attn_implementation_internal for config in configs(base)}
+    own = {str(config._attn_implementation_internal) for config in configs(base)}
     message = (
-        f"{type(base).__name__} computes something else as it is ({', '.join(sorted(map(str, own)))} attention) than "
-        f"with the attention that shows its patterns: its outputs differ by {difference:.0e} of their length"
+        f"{type(base).__name__} computes something else as it is ({', '.join(sorted(own))} attention) than with the "
+        f"attention that shows its patterns: its outputs differ by {difference:.0e} of their length"
     )
-    if next(base.parameters()).dtype in (torch.float32, torch.float64):
+    if dtype in (torch.float32, torch.float64):
         raise ValueError(
             f"{message}. To measure what it is with eager attention, load it with attn_implementation='eager'"
         )
     return message
-
-
-# How far outputs may be apart, of their length. What is more may still be rounding in half precision.
-_OUTPUT_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2}
-
-
-def within_tolerance(base: nn.Module, difference: float) -> bool:
-    """Whether outputs that far apart are those of one model."""
-    return not difference > _OUTPUT_TOLERANCE.get(next(base.parameters()).dtype, 1e-1)
 
 
 def output_difference(one: Any, other: Any, inputs: Inputs) -> float:
@@ -394,6 +371,15 @@ def _shows(visible: Tensor, pattern: Tensor, real: Tensor) -> bool:
 
 
 _NUMBER = re.compile(r"\.(\d+)\.")
+
+
+def _sites_returned(name: str, patterns: list[Any], inputs: Inputs) -> tuple[Site, ...]:
+    if not patterns or any(not isinstance(pattern, Tensor) or pattern.ndim != 4 for pattern in patterns):
+        raise ValueError(
+            f"{name} shows no attention pattern: it neither calls the attention interface of transformers nor returns "
+            "[batch, head, query, key] patterns with output_attentions=True"
+        )
+    return _name_sites(patterns, inputs, [None] * len(patterns))
 
 
 def _sites_of_calls(model: nn.Module, calls: Called, inputs: Inputs) -> tuple[Site, ...]:
