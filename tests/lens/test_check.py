@@ -26,7 +26,7 @@ def test_what_is_found_is_what_the_architecture_has(name):
     assert found.honours_padding
     assert found.batch_changes_nothing
     assert found.fused == (name != "mpnet")  # which never asks for a kernel
-    assert (found.host, found.dtype, found.device) == ("adapter-free", "float32", "cpu")
+    assert (found.host, found.weights) == ("adapter-free", "float32 on cpu")
     assert (found.vocabulary_size, found.embedding_width) == (zoo.VOCABULARY, zoo.WIDTH)
     assert (found.tokenizer, found.word_numbers) == (None, False)
     assert "none: texts need --tokenizer" in str(found)

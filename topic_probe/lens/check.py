@@ -53,20 +53,17 @@ class ModelCheck:
         row_error: How far the rows of its patterns are from summing to one, at most; NaN without patterns.
         rows_sum_to_one: Whether that is rounding only.
         honours_padding: Whether no document reads the padding beside it, by attention or otherwise (ConvBERT's
-            convolutions do). Where it does, documents of different length are never put into one batch, so numbers are
-            right but slower to come by.
+            convolutions do). Where one does, documents of different length are never put into one batch.
         batch_error: How far the patterns of a document in a padded batch are from those of it alone, at most.
         batch_changes_nothing: Whether that is rounding only.
         fused: Whether attention is read beside PyTorch's fused kernel, which is faster.
         tokenizer: Class of the tokenizer; None where there is none.
         word_numbers: Whether the tokenizer says which tokens form a word, which split words need.
-        begin_token: Whether it begins a text with a special token; None without one, and where it
-            cannot be known. Where it does not, the first position of a causal model is a sink whatever stands there.
-        vocabulary_size: Rows of the word embedding table.
-        embedding_width: Width of the word embedding table.
+        begin_token: Whether it begins a text with a special token; None where it cannot be known. Where it does not,
+            the first position of a causal model is a sink whatever stands there.
+        vocabulary_size: Rows of the word embedding table, and `embedding_width` its columns.
         context_length: Tokens that it can take; None where nothing limits it.
-        dtype: Of its weights.
-        device: Where it is.
+        weights: Their type, and where they are.
     """
 
     model: str
@@ -87,8 +84,7 @@ class ModelCheck:
     vocabulary_size: int
     embedding_width: int
     context_length: int | None
-    dtype: str
-    device: str
+    weights: str
 
     def __repr__(self) -> str:
         lines = self._lines()
@@ -117,7 +113,7 @@ class ModelCheck:
             ("words of split tokens", "known" if self.word_numbers else "unknown: no word level"),
             ("word embeddings", f"{self.vocabulary_size:,} × {self.embedding_width:,}"),
             ("context", "no limit" if self.context_length is None else f"{self.context_length:,} tokens"),
-            ("weights", f"{self.dtype} on {self.device}"),
+            ("weights", self.weights),
         ]
 
 
@@ -170,8 +166,7 @@ def check_model(model: Any) -> ModelCheck:
         vocabulary_size=known.vocabulary_size,
         embedding_width=word_embeddings(model, check=False).shape[1],
         context_length=known.context_length,
-        dtype=known.description["dtype"],
-        device=known.description["device"],
+        weights=f"{known.description['dtype']} on {known.description['device']}",
     )
 
 

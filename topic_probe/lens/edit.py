@@ -330,7 +330,8 @@ def _try_edits(host: Host) -> str:
 
     looking = [_on_outputs(site, partial(_look, outputs, site)) for site in host.sites]
     intact = answer(looking)
-    check_outputs(host.model, host.hooked.run(inputs), intact, inputs)
+    as_it_is = host.hooked.run(inputs)
+    check_outputs(host.model, as_it_is, intact, inputs)
     for site, n_heads in zip(host.sites, host.n_heads, strict=True):
         if site not in outputs or outputs[site].ndim != 4 or outputs[site].shape[2] != n_heads:
             raise ValueError(f"{site.hook_name} does not show outputs of {n_heads} heads")
@@ -342,6 +343,10 @@ def _try_edits(host: Host) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TransformerLens 4 says of some edits that it discards them
             intact = answer(looking, edges=True)
+            try:
+                check_outputs(host.model, as_it_is, intact, inputs)
+            except ValueError as error:  # Granite with sinks scales them afterwards
+                raise ValueError("what its heads put out is not its patterns times its values") from error
             for how in get_args(How):
                 seen, nothing, others = dict[Site, Tensor](), list[Any](), list[Any]()
                 for site in host.sites:
@@ -359,8 +364,8 @@ def _try_edits(host: Host) -> str:
                     if torch.equal(seen[site], own) and not torch.equal(own, own[:1, :1].expand_as(own)):
                         return (
                             f"edges of {host.hooked.name} cannot be cut: what {site.hook_name} puts out is the same "
-                            "whatever is cut there. Where it wraps a Hugging Face model, topic_probe.open_model of that "
-                            "model cuts its edges"
+                            "whatever is cut there. Where it wraps a Hugging Face model, topic_probe.open_model of "
+                            "that model cuts its edges"
                         )
     except ValueError as error:
         return f"edges of {host.hooked.name} cannot be cut: {error}"

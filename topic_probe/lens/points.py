@@ -186,27 +186,17 @@ def huggingface_host() -> Callable[..., nn.Module]:
     class HuggingFaceHost(HookedRootModule):  # type: ignore[misc]
         """A Hugging Face model with hook points on its attention and its layers, whatever its architecture.
 
-        It is a `HookedRootModule` of the installed TransformerLens with its hook points under the usual names:
-        ``blocks.i`` in models with one stack, and ``encoder_blocks.i`` and ``decoder_blocks.i`` otherwise, in which
-        ``attn``, ``self_attn`` and ``cross_attn`` are what attends.
-
-        ============================== ==================================================================
-        ``attn.hook_q``                queries of the call of attention [batch, position, head, d_head], behind
-                                       normalisation and rotary positions where there are any
-        ``attn.hook_k``, ``hook_v``    its keys and values; heads that share them have one
-        ``attn.hook_attn_scores``      what enters the softmax [batch, head, query, key]: scaled, with biases and masks
-        ``attn.hook_pattern``          what comes out of it
-        ``attn.hook_z``                outputs of heads, before the output projection
-        ``hook_attn_out``              what the output projection makes of them, before any normalisation
-                                       (``hook_cross_attn_out`` of attention to an encoder)
-        ``hook_resid_pre``, ``_post``  what goes into a layer, and what comes out of it, before any final normalisation
-        ============================== ==================================================================
+        It is a `HookedRootModule` of the installed TransformerLens. ``blocks.i`` (``encoder_blocks.i`` and
+        ``decoder_blocks.i`` in models with two stacks) has ``hook_resid_pre`` and ``hook_resid_post``, what goes into
+        a layer and comes out of it, and ``hook_attn_out`` (``hook_cross_attn_out``), what the output projection makes
+        of the outputs of heads. ``attn`` in it (``self_attn``, ``cross_attn``) has ``hook_q``, ``hook_k`` and
+        ``hook_v`` [batch, position, head, d_head], behind rotary positions; ``hook_attn_scores`` and ``hook_pattern``
+        [batch, head, query, key], what enters the softmax and what comes out of it; and ``hook_z``, outputs of heads.
 
         What a hook returns takes effect. A hook on a point that the model does not come by is an error. Models that
-        bypass the attention interface of transformers only return their patterns at the end: these have no other hook
-        points, and changes are refused. Layers are those that attend; ``hook_attn_out`` is there where the output
-        projection is known. The model inside is used as it is and never changed. A model whose attention cannot be read
-        has no hook points, and its ``reason`` says why.
+        bypass the attention interface of transformers only return their patterns at the end: these have
+        ``hook_pattern`` alone, and changes are refused. A model whose attention cannot be read has no hook points, and
+        its ``reason`` says why.
         """
 
         def __init__(self, model: nn.Module, tokenizer: Any) -> None:
