@@ -410,7 +410,10 @@ def test_the_trial_notices_edits_that_are_lost_or_change_what_they_do_not_name(n
     true = edit._fitting
 
     def lost(site, function):
-        return f"{site.hook_name.removesuffix('pattern')}z", lambda outputs, hook: function(outputs) * 0 + outputs
+        return (
+            f"{site.hook_name.removesuffix('pattern')}z",
+            lambda outputs, hook: function(outputs) * 0 + outputs,
+        )
 
     for attribute, instead, sentence, block in (
         ("_on_outputs", lost, "cannot be edited: what is written", edit_heads),

@@ -7,8 +7,8 @@ rows computed beside the fused kernel, and each document against itself in a bat
 what is known of the model. `Host.attention_rows` then runs the model on its fused kernel and hands out the rows that
 are wanted, site by site; where the kernel did not agree, or somebody has put hooks on, whole patterns at hook points.
 
-In import order: `sites` (where a model attends, and what patterns show), `changes` (what is done to heads), `running`
-(one forward pass), `interface`, `trial`, `weights` (of heads), `kinds` (of hooked models), `points` (the hook points of
-an opened model), `host`, `edit`, `check`, `opening`. A further kind of hooked model is a further class in `kinds`. Each
-silent failure of a host that is known has a guard here and a test in `tests/lens/test_silent_failures.py`.
+In import order: `sites` (where a model attends, and what patterns show), `running` (one forward pass), `interface`,
+`trial`, `weights` (of heads), `hooked` (what differs between kinds of hooked models), `points` (the hook points of an
+opened model), `host`, `edit` (hooks that replace what heads put out, or cut edges), `check`, `opening`. Each silent
+failure of a host that is known has a guard here and a test in `tests/lens/test_silent_failures.py`.
 """

@@ -1,6 +1,5 @@
 """What can be measured of a model, and whether the numbers can be trusted, found out by trying."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 
 from topic_probe.lens import host as hosts
 from topic_probe.lens.hooked import Hooked
-from topic_probe.lens.sites import TOLERANCE, batch_error
+from topic_probe.lens.sites import TOLERANCE
 from topic_probe.lens.weights import word_embeddings
 from topic_probe.text.encoder import begins_with_token, encode_texts
 
@@ -143,7 +142,8 @@ def check_model(model: Any) -> ModelCheck:
         host, reason = hosts.host_of(model), ""
     except ValueError as error:
         host, reason = None, str(error)
-    stacks, row_error, batched_error = ((), nan, nan) if host is None else _attention(host)
+    row_error, batch_error = (nan, nan) if host is None else (host.row_error, host.batch_error)
+    stacks = () if host is None else _stacks(host)
     known, hooked = hosts.facts(model), Hooked(model)
     tolerance = TOLERANCE.get(getattr(torch, known.description["dtype"]), 1e-5)
     tokenizer = getattr(model, "tokenizer", None)
@@ -157,8 +157,8 @@ def check_model(model: Any) -> ModelCheck:
         row_error=row_error,
         rows_sum_to_one=row_error <= tolerance,
         honours_padding=host is not None and host.sharing.lengths,
-        batch_error=batched_error,
-        batch_changes_nothing=batched_error <= tolerance,
+        batch_error=batch_error,
+        batch_changes_nothing=batch_error <= tolerance,
         fused=host is not None and host.tap is not None,
         tokenizer=None if tokenizer is None else type(tokenizer).__name__,
         word_numbers=_has_word_numbers(tokenizer),
@@ -170,24 +170,14 @@ def check_model(model: Any) -> ModelCheck:
     )
 
 
-def _attention(host: hosts.Host) -> tuple[tuple[Stack, ...], float, float]:
-    """Stacks, and what is off in the rows and by the batch in the patterns of two documents of different length."""
-    inputs = host.hooked.trial_inputs()
-    with hosts.without_hooks(host.model):
-        together = hosts.patterns(host.model, inputs)
-        alone = [hosts.patterns(host.model, inputs.document(number)) for number in range(len(inputs.ids))]
-    of_stack: Mapping[str, list[tuple[int, bool]]] = {site.stack: [] for site in host.sites}
+def _stacks(host: hosts.Host) -> tuple[Stack, ...]:
+    of_stack: dict[str, list[tuple[int, bool]]] = {site.stack: [] for site in host.sites}
     for site, n_heads, causal in zip(host.sites, host.n_heads, host.causal, strict=True):
         of_stack[site.stack].append((n_heads, causal and site.stack != "cross"))
-    stacks = (
+    return tuple(
         Stack(name, len(own), tuple(n for n, _ in own), all(causal for _, causal in own))
         for name, own in of_stack.items()
     )
-    shown = [(number, site, own) for number, each in enumerate(alone) for site, own in each.items()]
-    rows = [(own.double().sum(-1) - 1).abs().max() for _, _, own in shown]
-    batched = [batch_error(site, together[site], own, inputs, number) for number, site, own in shown]
-    # The maximum of tensors is NaN if one of them is.
-    return tuple(stacks), float(torch.stack(rows).max()), float(torch.stack(batched).max())
 
 
 def _has_word_numbers(tokenizer: Any) -> bool:

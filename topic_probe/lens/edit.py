@@ -107,15 +107,6 @@ def cut_edges(model: Any, cut: Mapping[Site, Edges], *, how: How = "scores") -> 
         [0.0, 1.0, 0.0, 0.0, 0.0]
         [0.0, 0.5, 0.0, 0.0, 0.0]
     """
-    for site, edges in cut.items():
-        if not isinstance(edges, Tensor) or edges.dtype != torch.bool or edges.ndim != 4:
-            what = (
-                f"{list(edges.shape)} of {edges.dtype}" if isinstance(edges, Tensor) else type(edges).__name__
-            )
-            raise ValueError(
-                f"edges are cut by a boolean mask [batch, head, query, key], True where a query must not read a key; "
-                f"got {what} for {site.hook_name}"
-            )
     hooks = {site: _on_edges(model, site, edges, how) for site, edges in cut.items()}
     with _editing(model, hooks, edges=True):
         yield
@@ -155,11 +146,7 @@ def _replacement(head: int, by: Replacement, own: Tensor) -> Tensor:
 
 
 def head_outputs(host: Host, inputs: Inputs, read: OutputsReader) -> None:
-    """Streams what the heads of every site put out before the output projection, by the number of the site.
-
-    Raises:
-        ValueError: where its heads cannot be edited.
-    """
+    """Streams what the heads of every site put out before the output projection, by the number of the site."""
 
     def look(number: int, outputs: Outputs) -> Outputs:
         read(number, outputs)
@@ -281,11 +268,7 @@ _HIDDEN = -3e4
 
 
 def _fitting(edges: Edges, table: Float[Tensor, "batch head query key"]) -> Tensor:
-    """Edges where a table is.
-
-    Raises:
-        ValueError: where they are those of other inputs.
-    """
+    """Edges where a table is."""
     fits = zip(edges.shape, table.shape, (True, True, False, False), strict=True)
     if not all(n == m or (n == 1 and shared) for n, m, shared in fits):
         raise ValueError(
@@ -299,11 +282,7 @@ def _fitting(edges: Edges, table: Float[Tensor, "batch head query key"]) -> Tens
 
 
 def _why_no_edges(host: Host) -> str:
-    """Why the edges of a model cannot be cut, though its heads can be edited; mostly nothing. It is tried once.
-
-    Raises:
-        ValueError: where its heads cannot be edited.
-    """
+    """Why the edges of a model cannot be cut, though its heads can be edited; mostly nothing. It is tried once."""
     if not host.edited:
         try:
             if host.hooked.is_opened and host.model.calls is None:

@@ -98,11 +98,7 @@ class Hooked:
         return {"last_hidden_state": outputs[-1]}
 
     def logits(self, inputs: Inputs) -> Float[Tensor, "batch position vocabulary"]:
-        """Scores over the vocabulary at every position, those of the decoder where there is one.
-
-        Raises:
-            ValueError: where the model has no head that gives them.
-        """
+        """Scores over the vocabulary at every position, those of the decoder where there is one."""
         if self.inside is None:
             return self._call(inputs, "logits")  # type: ignore[no-any-return]
         if self.inside.get_output_embeddings() is None:

@@ -93,9 +93,6 @@ class Host(Trial):
             rows: the wanted query positions, under "source" and, for a decoder, under "target".
             read: is given the number of the site, the rows of its pattern after softmax, and which keys each row may
                 see: the same tensor for sites where it is the same. It must not keep the rows.
-
-        Raises:
-            ValueError: where a site shows no pattern.
         """
         self._stream(inputs, rows, lambda site, rows_at, visible: read(site, rows_at(slice(None)), visible))
 
@@ -242,11 +239,7 @@ def _trial(hooked: Hooked) -> Trial:
 def with_patterns(
     hooked: Hooked, wanted: tuple[Site, ...], inputs: Inputs, read: Callable[[Site, Tensor], object]
 ) -> Any:
-    """The answer of a hooked model, run with hooks that hand every site's pattern to ``read``.
-
-    Raises:
-        ValueError: where a site stayed silent.
-    """
+    """The answer of a hooked model, run with hooks that hand every site's pattern to ``read``."""
     silent = dict.fromkeys(wanted)
 
     def hook_for(site: Site) -> Callable[..., None]:

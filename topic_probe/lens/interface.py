@@ -37,11 +37,7 @@ class CallCounter:
         self.modules, self.number = modules, -1
 
     def next(self, module: nn.Module) -> int:
-        """The number of this call.
-
-        Raises:
-            ValueError: where it comes from another layer than in the trial.
-        """
+        """The number of this call."""
         self.number += 1
         if self.number >= len(self.modules) or self.modules[self.number] is not module:
             raise ValueError(

@@ -71,11 +71,7 @@ class _Pass:
 
     @contextmanager
     def through(self) -> Iterator[None]:
-        """Context manager: puts hooks on modules for what goes in and comes out of them.
-
-        Raises:
-            ValueError: where a point with hooks stayed silent.
-        """
+        """Context manager: puts hooks on modules for what goes in and comes out of them."""
         handles = list(self._hooks_on_modules())
         try:
             yield

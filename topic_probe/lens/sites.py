@@ -147,11 +147,7 @@ def allows(mask: Tensor) -> Bool[Tensor, "..."]:
 
 
 def visible_keys(mask: Tensor | None, batch: int, queries: int, keys: int) -> Bool[Tensor, "batch query key"]:
-    """True where the mask of an attention call lets a query see a key.
-
-    Raises:
-        ValueError: where the heads of a layer see different keys.
-    """
+    """True where the mask of an attention call lets a query see a key."""
     if mask is None:
         return torch.ones(batch, queries, keys, dtype=torch.bool)
     allowed = allows(mask)

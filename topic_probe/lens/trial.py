@@ -17,6 +17,7 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,6 +54,8 @@ class Trial:
         causal: of every site, whether no query attends to a later position.
         sharing: which documents may share a batch.
         tap: the calls beside which rows are computed on the fused kernel; None where whole patterns are read.
+        row_error: how far a row of a document by itself is from summing to one, at most.
+        batch_error: how far a document in a batch is from itself, at most.
         note: how far the outputs of a model in half precision are from those of it as it is, where that is told.
         edited: what a trial of edits has said since: why edges cannot be cut.
     """
@@ -62,6 +65,8 @@ class Trial:
     causal: tuple[bool, ...]
     sharing: Sharing
     tap: Calls | None
+    row_error: float
+    batch_error: float
     note: str
     edited: list[str] = field(default_factory=list, repr=False)
 
@@ -92,13 +97,23 @@ def tried(show: Show, inputs: Inputs, *, name: str, inside: nn.Module | None, as
         note = check_outputs(trunk(inside), as_it_is, answer, inputs)
         tap = _beside_sdpa(inside, inputs, shown, as_it_is) if all(dark.values()) else None
     alone = [show(inputs.document(number))[0] for number in (0, 1)]
+    rows = [(own.double().sum(-1) - 1).abs().max() for each in alone for own in each.values()]
+    # Of a whole document and a padded one. The maximum of tensors is NaN if one of them is.
+    whole, padded = (
+        float(
+            torch.stack([batch_error(site, shown[site], each[site], inputs, number) for site in shown]).max()
+        )
+        for number, each in enumerate(alone)
+    )
     sites = in_order(shown)
     return Trial(
         sites=sites,
         n_heads=tuple(shown[site].shape[1] for site in sites),
         causal=tuple(not looks_ahead(site, shown[site], inputs) for site in sites),
-        sharing=_sharing(all(dark.values()), shown, alone, inputs),
+        sharing=_sharing(all(dark.values()), whole, padded, next(iter(shown.values())).dtype),
         tap=tap,
+        row_error=float(torch.stack(rows).max()),
+        batch_error=float(np.maximum(whole, padded)),
         note=note,
     )
 
@@ -109,13 +124,9 @@ def in_order(sites: Sequence[Site] | Shown) -> tuple[Site, ...]:
     return tuple(sorted(sites, key=lambda site: (order[site.stack], site.layer)))
 
 
-def _sharing(dark: bool, shown: Shown, alone: Sequence[Shown], inputs: Inputs) -> Sharing:
-    """Which documents may share a batch, by the patterns of a whole and a padded one together, and of each alone."""
-    whole, padded = (
-        max(float(batch_error(site, shown[site], single[site], inputs, number)) for site in shown)
-        for number, single in enumerate(alone)
-    )
-    rounding = TOLERANCE.get(next(iter(shown.values())).dtype, 1e-5)
+def _sharing(dark: bool, whole: float, padded: float, dtype: torch.dtype) -> Sharing:
+    """Which documents may share a batch, by how far a whole and a padded one in it are from themselves."""
+    rounding = TOLERANCE.get(dtype, 1e-5)
     if whole > 100 * rounding:
         note = f"every document was measured by itself: beside another, its attention differs by {whole:.0e}"
         return Sharing(False, False, note)
@@ -129,11 +140,7 @@ def _sharing(dark: bool, shown: Shown, alone: Sequence[Shown], inputs: Inputs) -
 
 
 def try_model(model: nn.Module) -> tuple[Calls | None, Trial]:
-    """The attention calls of a Hugging Face model, None where it only returns its patterns, and its trial.
-
-    Raises:
-        ValueError: where its attention cannot be read. Models may fail in other ways on inputs that others take.
-    """
+    """The attention calls of a Hugging Face model, None where it only returns its patterns, and its trial."""
     inputs, name = trial_inputs(model), type(trunk(model)).__name__
     with evaluating(model):
         as_it_is = run_as_it_is(trunk(model), inputs)
@@ -161,11 +168,7 @@ def try_model(model: nn.Module) -> tuple[Calls | None, Trial]:
 
 
 def run_as_it_is(model: nn.Module, inputs: Inputs) -> Any:
-    """The answer of a model that nothing was done to.
-
-    Raises:
-        ValueError: where the model changes itself as it runs, so that what it computes depends on what it has read.
-    """
+    """The answer of a model that nothing was done to."""
     name = type(model).__name__
     if getattr(getattr(model, "config", None), "attention_type", None) == "block_sparse":
         raise ValueError(

@@ -38,11 +38,7 @@ _WIDENING = ("embedding_hidden_mapping_in", "embeddings_project", "project_in")
 
 
 def _of_attention(model: nn.Module, module: nn.Module, n_heads: int) -> HeadWeights:
-    """The projections of every head of one attention layer of a Hugging Face model, detached.
-
-    Raises:
-        ValueError: where the projections of this architecture cannot be told apart.
-    """
+    """The projections of every head of one attention layer of a Hugging Face model, detached."""
     query, key, value = _three_projections(module, n_heads)
     projection = output_projection(model, module)
     if projection is None:
@@ -126,11 +122,7 @@ def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:
 
 
 def head_weights(model: Any, site: Site) -> HeadWeights:
-    """The projections of every head at one site, detached.
-
-    Raises:
-        ValueError: where the projections of this architecture cannot be told apart.
-    """
+    """The projections of every head at one site, detached."""
     if not is_a(model, "HuggingFaceHost"):  # where TransformerLens puts them
         attention = model
         for part in site.hook_name.removesuffix(".hook_pattern").split("."):
@@ -147,11 +139,7 @@ def head_weights(model: Any, site: Site) -> HeadWeights:
 
 
 def word_embeddings(model: Any, *, check: bool = True) -> Float[Tensor, "vocabulary d_embed"]:
-    """The raw word embedding table of a hooked model, detached; its width need not be the hidden size.
-
-    Raises:
-        ValueError: where weight processing has centred the table, so that its cosines are no longer the model's.
-    """
+    """The raw word embedding table of a hooked model, detached; its width need not be the hidden size."""
     inside = inside_of(model)
     table: Tensor = (model.W_E if inside is None else inside.get_input_embeddings().weight).detach()
     if check and not is_a(model, "HuggingFaceHost") and is_centred(table):
@@ -176,9 +164,6 @@ def embedding_in_residual(model: Any) -> Float[Tensor, "vocabulary d_model"]:
 
     That is the word embedding itself, or its projection where embeddings are narrower than the model (ALBERT, ELECTRA).
     A factor that some architectures multiply all embeddings by is left out.
-
-    Raises:
-        ValueError: where words come into the stream in a way that is not known.
     """
     table, inside = word_embeddings(model), inside_of(model)
     if inside is None:
@@ -198,11 +183,7 @@ def embedding_in_residual(model: Any) -> Float[Tensor, "vocabulary d_model"]:
 
 
 def unembedding(model: Any) -> Float[Tensor, "d_model vocabulary"]:
-    """The matrix from the residual stream to scores over the vocabulary; a transformation before it is left out.
-
-    Raises:
-        ValueError: where the model has no head, or its head is not a matrix on the residual stream.
-    """
+    """The matrix from the residual stream to scores over the vocabulary; a transformation before it is left out."""
     inside = inside_of(model)
     if inside is None:
         return model.W_U.detach()  # type: ignore[no-any-return]
