@@ -28,8 +28,8 @@ text.lda text.cooccurrence text.word_tokenizer
 toy toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.word_attention toy.agreement toy.landscape toy.exact
-lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
-lens.editable lens.edit lens.check lens.opening
+lens lens.sites lens.running lens.interface lens.trial lens.weights lens.hooked lens.points lens.host
+lens.capture lens.edit lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.sums measure.accumulators
 measure.doubt measure.parts measure.folder measure.engine measure.heads measure.patterns
 measure.nulls

@@ -103,9 +103,9 @@ def of_ids(model):
     texts = list(tp.Corpus.bundled())[:60]
     documents = [tokenizer(text[:1500], truncation=True, max_length=200)["input_ids"] for text in texts]
     found = attention("ids.attention", tp.measure_attention(model, topics, documents))
-    hooks = tp.measure_attention(
-        model, topics, documents[:20], through="hooks", include_self=False, n_permutations=20
-    )
+    look = ("blocks.0.attn.hook_pattern", lambda pattern, hook: None)
+    with model.hooks(fwd_hooks=[look]):  # read from whole patterns at hook points
+        hooks = tp.measure_attention(model, topics, documents[:20], include_self=False, n_permutations=20)
     found |= attention("ids.hooks", hooks)
     found |= embeddings("ids.embeddings", tp.measure_embeddings(model, topics, documents))
     centred = tp.measure_embeddings(model, topics, center=True, statistic="difference")

@@ -24,14 +24,13 @@ def test_what_is_put_on_a_bridge_is_not_lost_beside_the_kernel():
     """A hook point, PyTorch's own hook on a layer of the bridge, and weights that TransformerLens has processed."""
     model = zoo.bridge(zoo.make("bert"))
     view = capture.view(model)
-    assert view.reads_rows("auto")
-    assert not view.reads_rows("hooks")
+    assert view.reads_rows()
     topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
     reports = []
     for factor, read in ((None, "rows beside the fused kernel"), (2, "whole patterns at hook points")):
         hooks = [("blocks.0.hook_resid_pre", lambda value, hook: 2 * value)] if factor else []
         with model.hooks(fwd_hooks=hooks):
-            assert view.reads_rows("auto") == (not hooks)
+            assert view.reads_rows() == (not hooks)
             reports.append(
                 tp.measure_attention(model, topics, [[5, 6, 41, 42]], special_ids=(), n_permutations=0)
             )

@@ -10,7 +10,7 @@ import transformers as hf
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, huggingface, opening, sites
+from topic_probe.lens import capture, opening, running, sites
 
 TOPICS = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 97)}, vocabulary_size=zoo.VOCABULARY)
 LENGTHS = (20, 9, 14)
@@ -128,6 +128,12 @@ def test_patterns_keys_rows_states_embeddings_and_edits_are_those_of_the_model(n
         refused = pytest.raises(ValueError, match="cannot be edited: its layers do not call")
         with refused, tp.cut_edges(hooked, nobody):
             pass
+    elif host == BRIDGE and name not in zoo.RECOMPUTED:
+        with (
+            pytest.raises(ValueError, match=r"cannot be cut: what .* is the same"),
+            tp.cut_edges(hooked, nobody),
+        ):
+            pass
     elif exact:
         padded = inputs.mask.clone()
         padded[:, 4] = False
@@ -163,33 +169,6 @@ def test_windows_read_through_hooks_do_not_depend_on_which_documents_came_first(
         inputs = view.inputs(*zoo.documents((length,), seed=seed))
         for site, (_, visible) in zoo.read(view, inputs, "hooks").items():
             assert torch.equal(visible, zoo.visible(name, site.stack, site.layer, inputs))
-
-
-def test_a_band_is_seen_and_goes_on_where_it_reaches_the_edge():
-    pairs, real = sites.SeenPairs(), torch.ones(1, 6, dtype=torch.bool)
-    assert pairs.look(0, torch.ones(2, 4, 4).tril())
-    assert pairs.look(1, torch.ones(2, 4, 4).tril(1).triu(-1))
-    index = torch.tensor([[0, 4]])
-    assert pairs.visible(0, index, real).int().tolist() == [[[1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0]]]
-    assert pairs.visible(1, index, real).int().tolist() == [[[1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1]]]
-    real[0, 5] = False
-    assert pairs.visible(1, index, real).int().tolist() == [[[1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0]]]
-
-
-def test_a_dark_pair_is_masked_only_where_it_is_dark_in_a_document_of_one_word():
-    pattern = torch.ones(2, 5, 5).tril()
-    pattern[0] = 0  # one head that attends is enough
-    pattern[:, 4, 2] = 0
-    pairs, real, last = sites.SeenPairs(), torch.ones(1, 5, dtype=torch.bool), torch.tensor([[4]])
-    assert not pairs.look(0, pattern)
-    assert pairs.look(0, torch.ones(2, 5, 5).tril(), one_word=True)
-    assert pairs.visible(0, last, real).int().tolist() == [[[1, 1, 1, 1, 1]]]
-    assert pairs.look(0, pattern)  # no longer than what is known
-    assert not pairs.look(1, pattern)
-    assert pairs.look(1, pattern, one_word=True)
-    assert pairs.visible(1, last, real).int().tolist() == [[[1, 1, 0, 1, 1]]]
-    real[0, 3] = False
-    assert pairs.visible(1, last, real).int().tolist() == [[[1, 1, 0, 0, 1]]]
 
 
 def test_masks_of_calls_are_read_in_both_forms_and_one_for_each_head_is_refused():
@@ -276,7 +255,7 @@ def test_a_decoder_reads_the_document_behind_its_start_token():
         ({"bos_token_id": None, "pad_token_id": 1}, 1),
         ({}, 0),
     ):
-        assert huggingface.decoder_start(SimpleNamespace(**config)) == start
+        assert running.decoder_start(SimpleNamespace(**config)) == start
 
 
 def test_special_and_padding_ids_come_from_the_tokenizer_or_the_configuration():
@@ -311,5 +290,3 @@ def test_what_cannot_be_read_or_measured_is_refused():
     ids, mask = zoo.documents()
     with pytest.raises(ValueError, match="no target side, which a decoder needs"):
         zoo.read(zoo.opened("bart").view, sites.Inputs(ids, mask), "hooks")
-    with pytest.raises(ValueError, match="through='rows' needs a Hugging Face model that supports sdpa"):
-        zoo.read(zoo.opened("gemma2").view, zoo.opened("gemma2").inputs, "rows")

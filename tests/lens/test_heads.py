@@ -6,7 +6,7 @@ import transformers as hf
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, huggingface, opening, sites
+from topic_probe.lens import capture, opening, running, sites
 
 FUSED = {
     "phi3": lambda: hf.Phi3Model(hf.Phi3Config(**zoo._grouped, pad_token_id=0)),
@@ -33,11 +33,11 @@ def test_projections_give_what_the_model_hands_to_its_attention_and_takes_from_i
         states = [value for value in (*positional, *options.values()) if isinstance(value, torch.Tensor)]
         given.append([value for value in states if value.ndim == 3])
 
-    for module in dict.fromkeys(hooked.probe.modules):
+    for module in dict.fromkeys(hooked.calls.modules):
         module.register_forward_pre_hook(keep_given, with_kwargs=True)
     with torch.no_grad():
         shown = hooked.run_with_cache(**zoo.arguments(inputs))[1]
-    for site, states in zip(hooked.probe.sites, given, strict=True):
+    for site, states in zip(hooked.calls.sites, given, strict=True):
         # The states that ask come first; those that are asked only where they are others, those of an encoder.
         asking, asked = between_documents(states[0]), between_documents(states[-1])
         found, attention = capture.head_weights(hooked, site), site.hook_name.removesuffix("pattern")
@@ -88,7 +88,7 @@ def test_the_toys_weights_are_its_tensors():
 
 @pytest.mark.parametrize("name", ["bert", "t5", "albert", "electra-discriminator"])
 def test_words_enter_the_stream_as_they_are_or_widened_as_the_model_widens_them(name):
-    model, trunk = zoo.opened(name).model, huggingface.trunk(zoo.opened(name).model)
+    model, trunk = zoo.opened(name).model, running.trunk(zoo.opened(name).model)
     expected = model.get_input_embeddings().weight
     if name == "albert":
         expected = trunk.encoder.embedding_hidden_mapping_in(expected)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import topic_probe as tp
-from topic_probe.lens import adapters, capture, opening
+from topic_probe.lens import capture, opening, running
 from topic_probe.topics.lookup import tokenizer_hash
 
 TOPICS = tp.Topics.from_token_ids({"a": [5, 6], "b": [7, 8]}, vocabulary_size=zoo.VOCABULARY)
@@ -146,7 +146,7 @@ def test_damaged_files_are_an_error_that_names_the_folder_or_what_it_lacks(damag
 def test_what_is_no_model_is_refused(tmp_path, unchecked):
     for source, error, message in (
         ("./nowhere", FileNotFoundError, r"there is no folder '\./nowhere'"),
-        (tmp_path, FileNotFoundError, r"holds no config\.json"),
+        (tmp_path, FileNotFoundError, r"holds a config\.json"),
         ("google-bert/bert-base-uncased", OSError, r"(?s)cannot load .*hf download google-bert/bert"),
         (nn.Linear(2, 2), TypeError, "needs a hooked model, a Hugging Face"),
         (hf.BertModel, TypeError, "needs a hooked model, a Hugging Face"),
@@ -160,29 +160,7 @@ def test_what_is_no_model_is_refused(tmp_path, unchecked):
 # --------------------------------------------------------------------------------------- the trial at opening
 
 
-def other_weights(model):
-    with torch.no_grad():
-        model.W_E.mul_(3)
-
-
-def documents_read_each_other(model):
-    model.original_model.embeddings.register_forward_hook(
-        lambda _, __, states: states + states.mean(0, keepdim=True)
-    )
-
-
-CHANGES = {
-    "weights": other_weights,
-    "a hook by which documents read each other": documents_read_each_other,
-    "attention": lambda m: m.original_model.set_attn_implementation("eager"),
-    "layers": lambda m: setattr(m.original_model.config, "is_decoder", True),
-    "words": lambda m: m.original_model.resize_token_embeddings(zoo.VOCABULARY + 8),
-    "mode": lambda m: m.train(),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_opening_is_a_trial_and_a_model_that_changes_later_is_read_as_it_is_then(change):
+def test_opening_is_a_trial_and_measuring_runs_nothing_but_its_documents():
     given, passes = zoo.make("bert-headless"), []
     given.embeddings.register_forward_hook(lambda *_: passes.append(1))
     model = opening.open_model(given)
@@ -193,16 +171,13 @@ def test_opening_is_a_trial_and_a_model_that_changes_later_is_read_as_it_is_then
         model, TOPICS, zoo.lists((20, 20, 20)), n_permutations=0, n_resamples=0, batch_size=2
     )
     assert 0 < len(passes) <= 2  # those of its documents
-    CHANGES[change](model)
-    later, fresh = capture.view(model), capture.view(opening.open_model(model.original_model))
-    assert (later.sites, later.n_heads, later.causal) == (fresh.sites, fresh.n_heads, fresh.causal)
-    assert (later.sharing.lengths, later.sharing.batches) == (fresh.sharing.lengths, fresh.sharing.batches)
-    assert later.causal == (change == "layers",) * 3
-    assert later.sharing.batches == (change != "a hook by which documents read each other")
-    found, expected = (zoo.read(view, view.inputs(*zoo.documents())) for view in (later, fresh))
-    for site in fresh.sites:
-        torch.testing.assert_close(found[site][0], expected[site][0], rtol=0, atol=1e-6)
-        assert torch.equal(found[site][1], expected[site][1])
+    with torch.no_grad():
+        model.W_E.mul_(3)
+    found, expected = (zoo.read(view, view.inputs(*zoo.documents())) for view in (
+        capture.view(model), capture.view(opening.open_model(model.original_model))
+    ))  # fmt: skip
+    for site, (pattern, _) in expected.items():
+        assert torch.equal(found[site][0], pattern)
 
 
 def test_what_cannot_be_read_says_why():
@@ -236,13 +211,16 @@ def test_a_model_without_attention_opens_for_its_embeddings_and_says_why_it_has_
 # --------------------------------------------------------------------------------------------- untrained twins
 
 
+OWN_TWINS = sorted(zoo.OWN_LAYERS.keys() - {"HookedEncoder"})  # whose weights TransformerLens leaves undefined
+
+
 def parameters_of(hooked):
-    inside = adapters.adapter(hooked).inside
+    inside = running.inside_of(hooked)
     return dict((hooked if inside is None else inside).named_parameters())
 
 
 @pytest.mark.parametrize(
-    "name", zoo.cases([*zoo.OWN_LAYERS, "bert", "bart", "gpt2-headless"], generation=zoo.OWN_LAYERS)
+    "name", zoo.cases([*OWN_TWINS, "bert", "bart", "gpt2-headless"], generation=OWN_TWINS)
 )
 def test_an_untrained_twin_has_the_same_architecture_and_weights_that_depend_on_the_seed_only(name):
     own = name in zoo.OWN_LAYERS

@@ -135,10 +135,11 @@ def test_attention_between_words_is_that_of_a_double_loop_over_what_hugging_face
 ):
     given = texts() if level == "word" else [[(token,) for token in ids] for ids in some_documents()]
     documents = as_table(some_documents(), left=True) if padding == "left" else [*map(document, given)]
-    report = measure(
-        name, documents, WORDS if level == "word" else LISTS, dtype, level=level, include_self=include_self,
-        batch_size=1 if padding == "none" else 4, through=through, first_position=first, **PLAIN,
-    )  # fmt: skip
+    with zoo.at_hook_points(opened(name, dtype)) if through == "hooks" else nullcontext():
+        report = measure(
+            name, documents, WORDS if level == "word" else LISTS, dtype, level=level, include_self=include_self,
+            batch_size=1 if padding == "none" else 4, first_position=first, **PLAIN,
+        )  # fmt: skip
     inputs = capture.view(opened(name)).inputs(*padded(some_documents(), left=False))
     sums, n, starts = [], [], []
     for stack, layers in zoo.own_patterns(zoo.make(name).double(), inputs).items():
@@ -227,7 +228,7 @@ def test_batches_order_padding_and_what_memory_there_is_change_nothing(little, m
                 raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
             return pattern
 
-        model, options["through"] = with_pattern(change), "hooks"
+        model = with_pattern(change)
     other = tp.measure_attention(model, LISTS, given, **options)
     for name in ("overall", "heads", "matched", "without_sinks"):
         own, its = getattr(whole, name), getattr(other, name)
@@ -289,7 +290,7 @@ def with_pattern(change, dtype=torch.float64):
 
 BLOCKS = {"a": [5, 6, 7, 8], "b": [10, 11, 12, 13], "c": [30, 31, 32, 33]}
 OF_BLOCKS = tp.Topics.from_token_ids(BLOCKS, vocabulary_size=N)
-HOOKS = {"special_ids": (), "n_resamples": 0, "through": "hooks"}
+HOOKS = {"special_ids": (), "n_resamples": 0}
 
 
 def block_documents(n):

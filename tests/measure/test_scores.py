@@ -204,7 +204,7 @@ def test_no_number_is_looked_at_while_a_batch_is_scored_and_little_comes_back(mo
     # To know whether the fused kernel needs a mask, transformers looks at one.
     skipped = "_ignore_bidirectional_mask_sdpa"
     monkeypatch.setattr(masking_utils, skipped, lambda *_, **__: False, raising=False)
-    reader = PatternReader(capture.view(host, topics), topics, Patterns(through="rows"), include_self=False)
+    reader = PatternReader(capture.view(host, topics), topics, Patterns(), include_self=False)
     host.to("meta")  # it was looked at, and then leaves its numbers behind
     n, same = reader.n_cells, topics.incidence.sharing(*2 * [topics.group_of_word])
     codes = pair_codes(torch.zeros(len(same), len(same), dtype=torch.int64), same, ~same)

@@ -131,7 +131,7 @@ def measure_ablation(
     null = [_others(every, each, n_matched, intervals.seed + n) for n, each in enumerate(asked_for)]
     cells = list(dict.fromkeys([*asked_for, *itertools.chain(*null)]))
     place = {each: number for number, each in enumerate(cells, 1)}
-    reader = EffectReader(view, topics, outcome, Ablations(view, every, cells, means), len(cells))
+    reader = EffectReader(view, topics, outcome, Ablations(view, every, cells, means), len(cells), edges=False)
     facts = {
         "measurement": "ablation", "sets": [list(each) for each in cells], "kind": kind,
         "means": None if means is None else means.fingerprint, **outcome.facts,

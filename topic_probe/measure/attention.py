@@ -321,7 +321,7 @@ def attention_of(
     n = readers[0].n_cells
     sums: list[list[Any]] = [_sums(each, permutations, intervals, n) for each in topics]
     of_sums = {
-        "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
+        "measurement": "attention", "level": level, "include_self": include_self,
         "n_permutations": permutations.n_permutations, "seed": intervals.seed, "limit": source_limit(n),
         "resample": resampled[1:], **(facts or {}),
     }  # fmt: skip
@@ -332,7 +332,7 @@ def attention_of(
             "index": readers[0].index, "intervals": vars(intervals), "permutations": vars(permutations),
             "provenance": provenance(
                 each, model=view.facts.description, options=options, seed=intervals.seed
-            ) | {"read": _READ[view.reads_rows(patterns.through)]},
+            ) | {"read": _READ[view.reads_rows()]},
         }
         for each in topics
     ]  # fmt: skip

@@ -165,6 +165,7 @@ class EffectReader:
         outcome: what is looked at after each forward pass.
         interventions: from what is asked of a batch to all that is done to the model, one after the other.
         n: how many these are.
+        edges: whether edges of attention are cut.
     """
 
     def __init__(
@@ -174,7 +175,10 @@ class EffectReader:
         outcome: Outcome,
         interventions: Callable[[Asked], Iterator[AbstractContextManager[None]]],
         n: int,
+        *,
+        edges: bool = True,
     ) -> None:
+        self.edges = edges
         self.view, self.topics, self.outcome, self.interventions = view, topics, outcome, interventions
         self.n_cells = 1 + n
 
@@ -193,7 +197,7 @@ class EffectReader:
         """Runs a batch through the model, as it is and after everything that is done to it."""
         asked = self.outcome.ask(batch, units)
         # Around everything, so that the model as it is runs in the same arithmetic.
-        with editing(self.view):
+        with editing(self.view, edges=self.edges):
             intact = self.outcome.read(asked)
             tables = [np.empty((self.n_cells, *values.shape)) for values in intact]
             for table, values in zip(tables, intact, strict=True):

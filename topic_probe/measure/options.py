@@ -62,11 +62,6 @@ class Reading(Group):
 class Patterns(Group):
     """How attention is read."""
 
-    through: Annotated[
-        capture.Through,
-        'how attention is read: "hooks" takes whole patterns from hook points; "rows" lets a Hugging Face model run on '
-        'its fused kernel and computes the rows of words beside it; "auto" takes the second where it is known to agree',
-    ] = "auto"
     check_rows: Annotated[
         bool,
         "whether rows that do not sum to one are an error; False for models whose heads may attend to nothing and for "

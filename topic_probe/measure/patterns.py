@@ -405,7 +405,7 @@ def read_patterns(
         for reader, sides, own in zip(readers, units, prepare, strict=True):
             yield reader.nothing(batch, sides["source"], own)
         return
-    view, options = readers[0].view, readers[0].options
+    view = readers[0].view
     inputs = view.inputs(batch.ids, batch.mask)
     device = inputs.ids.device
     sides_of = [reader.sides(batch, own, device) for reader, own in zip(readers, units, strict=True)]
@@ -435,7 +435,7 @@ def read_patterns(
         for each in passes:
             each.keep(number, cells, visible)
 
-    view.attention_cells(inputs, every, columns, keep, through=options.through, at_once=parts[0].stop)
+    view.attention_cells(inputs, every, columns, keep, at_once=parts[0].stop)
     for number, part in enumerate(parts):
         for reader, each, of_pairs in zip(readers, passes, pairs, strict=True):
             blocks = [each.blocks[site][number] for site in sorted(each.blocks)]

@@ -1,11 +1,15 @@
-"""Where Hugging Face architectures keep the weights of heads, and what leads from words into the stream and back."""
+"""The weights of heads, and what leads from words into the stream and back, of any hooked model."""
 
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from topic_probe.lens.running import inside_of, is_a
+from topic_probe.lens.sites import Site
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,8 @@ _FUSED = ("c_attn", "Wqkv", "qkv_proj", "query_key_value")
 _WIDENING = ("embedding_hidden_mapping_in", "embeddings_project", "project_in")
 
 
-def of_attention(model: nn.Module, module: nn.Module, n_heads: int) -> HeadWeights:
-    """The projections of every head of one attention layer of a Hugging Face model, detached.
-
-    Raises:
-        ValueError: where the projections of this architecture cannot be told apart.
-    """
+def _of_attention(model: nn.Module, module: nn.Module, n_heads: int) -> HeadWeights:
+    """The projections of every head of one attention layer of a Hugging Face model, detached."""
     query, key, value = _three_projections(module, n_heads)
     projection = output_projection(model, module)
     if projection is None:
@@ -52,7 +52,7 @@ def of_attention(model: nn.Module, module: nn.Module, n_heads: int) -> HeadWeigh
             "heads of two sizes), which this package cannot take apart; its attention and embeddings can be measured"
         )
     q, k, v = (
-        for_each_head(
+        _for_each_head(
             rearrange(matrix, "(head d_head) d_model -> head d_model d_head", d_head=d_head), n_heads
         )
         for matrix in (query, key, value)
@@ -61,7 +61,7 @@ def of_attention(model: nn.Module, module: nn.Module, n_heads: int) -> HeadWeigh
     return HeadWeights(q, k, v, o)
 
 
-def for_each_head(shared: Float[Tensor, "group ..."], n_heads: int) -> Float[Tensor, "head ..."]:
+def _for_each_head(shared: Float[Tensor, "group ..."], n_heads: int) -> Float[Tensor, "head ..."]:
     """What several heads share, repeated for each."""
     return shared.repeat_interleave(n_heads // len(shared), dim=0)
 
@@ -118,45 +118,84 @@ def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:
     return weight.detach().T if type(layer).__name__ == "Conv1D" else weight.detach()
 
 
-def embedding_in_residual(
-    model: Any, table: Float[Tensor, "vocabulary d_embed"]
-) -> Float[Tensor, "vocabulary d_model"]:
-    """What every word of a Hugging Face model's table brings into the residual stream.
+# Of a hooked model.
+
+
+def head_weights(model: Any, site: Site) -> HeadWeights:
+    """The projections of every head at one site, detached."""
+    if not is_a(model, "HuggingFaceHost"):  # where TransformerLens puts them
+        attention = model
+        for part in site.hook_name.removesuffix(".hook_pattern").split("."):
+            attention = attention[int(part)] if part.isdigit() else getattr(attention, part)
+        q, k, v, o = (getattr(attention, name).detach() for name in ("W_Q", "W_K", "W_V", "W_O"))
+        return HeadWeights(*(_for_each_head(matrix, len(q)) for matrix in (q, k, v, o)))
+    inside = model.original_model
+    if model.calls is None:
+        raise ValueError(
+            f"{type(inside).__name__} hides its attention layers, so the weights of its heads cannot be read"
+        )
+    n_heads = model.trial.n_heads[model.trial.sites.index(site)]
+    return _of_attention(inside, model.calls.modules[model.calls.sites.index(site)], n_heads)
+
+
+def word_embeddings(model: Any, *, check: bool = True) -> Float[Tensor, "vocabulary d_embed"]:
+    """The raw word embedding table of a hooked model, detached; its width need not be the hidden size."""
+    inside = inside_of(model)
+    table: Tensor = (model.W_E if inside is None else inside.get_input_embeddings().weight).detach()
+    if check and not is_a(model, "HuggingFaceHost") and is_centred(table):
+        raise ValueError(
+            f"the word embeddings of this {type(model).__name__} were centred by weight processing "
+            "(enable_compatibility_mode, center_writing_weights), so their cosines are not the model's own; load it "
+            "without (from_pretrained_no_processing, or enable_compatibility_mode(no_processing=True))"
+        )
+    return table
+
+
+def is_centred(table: Float[Tensor, "vocabulary d_embed"]) -> bool:
+    """Whether every row of a table has mean 0 to rounding."""
+    sample = table[: min(len(table), 1000)].double()
+    # Rounding errors of single numbers average out over a row.
+    rounding = 2 * torch.finfo(table.dtype).eps * sample.abs().max() / table.shape[1] ** 0.5
+    return table.shape[1] > 1 and bool(sample.any()) and bool(sample.mean(1).abs().max() < rounding)
+
+
+def embedding_in_residual(model: Any) -> Float[Tensor, "vocabulary d_model"]:
+    """What every word brings into the residual stream, positions and normalisation aside.
 
     That is the word embedding itself, or its projection where embeddings are narrower than the model (ALBERT, ELECTRA).
-
-    Raises:
-        ValueError: where words come into the stream in a way that is not known.
+    A factor that some architectures multiply all embeddings by is left out.
     """
-    for name, module in model.named_modules():
+    table, inside = word_embeddings(model), inside_of(model)
+    if inside is None:
+        return table
+    for name, module in inside.named_modules():
         module = getattr(module, "original_component", module)  # a bridge puts its own around it
         if name.rpartition(".")[2] in _WIDENING and isinstance(module, nn.Linear):
             bias = 0 if module.bias is None else module.bias.detach()
             return table @ module.weight.detach().T + bias
-    width = getattr(model.config, "hidden_size", table.shape[1])
+    width = getattr(inside.config, "hidden_size", table.shape[1])
     if width != table.shape[1]:
         raise ValueError(
-            f"the word embeddings of {type(model).__name__} have {table.shape[1]} numbers and its residual stream "
+            f"the word embeddings of {type(inside).__name__} have {table.shape[1]} numbers and its residual stream "
             f"{width}; how one becomes the other is not known to this package"
         )
     return table
 
 
-def unembedding(model: Any, *, d_model: int) -> Float[Tensor, "d_model vocabulary"]:
-    """The matrix from a Hugging Face model's residual stream to scores over the vocabulary.
-
-    Raises:
-        ValueError: where the model has no head, or its head is not a matrix on the residual stream.
-    """
-    layer = model.get_output_embeddings()
+def unembedding(model: Any) -> Float[Tensor, "d_model vocabulary"]:
+    """The matrix from the residual stream to scores over the vocabulary; a transformation before it is left out."""
+    inside = inside_of(model)
+    if inside is None:
+        return model.W_U.detach()  # type: ignore[no-any-return]
+    layer, d_model = inside.get_output_embeddings(), embedding_in_residual(model).shape[1]
     if layer is None:
         raise ValueError(
-            f"{type(model).__name__} has no head that scores the vocabulary, so it has no OV circuit to words"
+            f"{type(inside).__name__} has no head that scores the vocabulary, so it has no OV circuit to words"
         )
     weight = _matrix(layer)
     if weight.shape[1] != d_model:
         raise ValueError(
-            f"the head of {type(model).__name__} reads {weight.shape[1]} numbers behind a nonlinear layer, not the "
+            f"the head of {type(inside).__name__} reads {weight.shape[1]} numbers behind a nonlinear layer, not the "
             f"{d_model} of the residual stream, so OV circuits cannot be written in words"
         )
     return weight.T
