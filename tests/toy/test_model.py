@@ -1,7 +1,6 @@
 """The toy as a hooked model, held against a plain implementation of the paper's equations."""
 
 import copy
-import json
 
 import pytest
 import torch
@@ -187,16 +186,6 @@ def test_what_is_trained_can_be_named_and_the_rest_of_the_regime_stays_where_it_
     assert t["b_V.1"].any()
     assert not any(t[name].any() for name in ("b_K.0", "b_Q.1"))
     assert torch.equal(t["W_E"], torch.eye(SIZE, dtype=torch.float64))
-
-
-def test_a_config_survives_json():
-    chosen = config(
-        "keys",
-        trained=("W_Q",),
-        masking=Masking(0.2, 0.0, 0.3),
-        residual=True,
-    )
-    assert ToyConfig.from_dict(json.loads(json.dumps(chosen.to_dict()))) == chosen
 
 
 @pytest.mark.parametrize(

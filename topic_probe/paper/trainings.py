@@ -267,8 +267,6 @@ def cases(
             configs = [replace(trained.train, seed=seed) for seed in run.seeds]
             histories = train_toys(models, configs, measure=watch, folder=run.folder, progress=run.progress)
             for seed, history, model in zip(run.seeds, histories, models, strict=True):
-                if history.stopped.startswith("interrupted"):
-                    raise KeyboardInterrupt(f"{row.name}, seed {seed}: {history.stopped}")
                 yield Case(row, name, seed, not name and seed == run.seed, history, model)
 
 

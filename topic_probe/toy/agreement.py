@@ -1,7 +1,7 @@
 """How near a trained toy is to what theory says: its loss, its matrices, its attention."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import log, nan, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -143,7 +143,7 @@ def measure_agreement(
         guess=log(world.n_words) if loss == "cross_entropy" else 1 - 1 / world.n_words,
         **found,
         reasons=reasons,
-        provenance=provenance(world.topics, model=config.to_dict(), options=options, seed=seed),
+        provenance=provenance(world.topics, model=asdict(config), options=options, seed=seed),
     )
 
 

@@ -11,7 +11,7 @@ stays in this file.
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import version
 from operator import attrgetter
@@ -154,16 +154,6 @@ class ToyConfig:
         entries = REGIMES[self.regime].trained if self.trained is None else self.trained
         return tuple(name for name in self.tensor_names if stand_for(entries, name))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON; :meth:`from_dict` reads it back."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ToyConfig":
-        """The config that :meth:`to_dict` wrote."""
-        world, masking = World(**values["world"]), Masking(**values["masking"])
-        return cls(**{**values, "world": world, "masking": masking})
-
 
 def scores(t: Mapping[str, Float[Tensor, "..."]], *, one_hot: bool) -> Float[Tensor, "*toy query key"]:
     """What the softmax is taken of, for every token that asks and every token that is asked.
@@ -235,26 +225,20 @@ def mean_losses(
 
 def counts_suffice(model: nn.Module) -> bool:
     """Whether :func:`predictions` are those of a toy: not with layers, heads, a residual connection or hooks on it."""
-    config = toy_config(model)
-    return config.n_layers == config.n_heads == 1 and not config.residual and not has_hooks(model)
+    config, points = toy_config(model), model.hook_dict
+    hooked = any(point.fwd_hooks or point.bwd_hooks for point in points.values())  # type: ignore[operator, union-attr]
+    return config.n_layers == config.n_heads == 1 and not config.residual and not hooked
 
 
-def words_are_one_hot(model: nn.Module) -> bool:
-    """Whether W_E is the identity and stays it (equation 7)."""
-    W_E = toy_parameters(model)["W_E"]
-    return not W_E.requires_grad and torch.equal(W_E, torch.eye(len(W_E)).to(W_E))
+def what_is_fixed(model: nn.Module) -> tuple[bool, bool]:
+    """Whether W_E is the identity and stays it (equation 7); whether attention is uniform and stays it.
 
-
-def attention_is_uniform(model: nn.Module) -> bool:
-    """Whether keys, or all that queries ask for, are zero and stay it, so that attention is uniform."""
-    zero = {n for n, leaf in toy_parameters(model).items() if not leaf.requires_grad and not leaf.any()}
-    return "W_K" in zero or {"W_Q", "b_Q"} <= zero
-
-
-def has_hooks(model: nn.Module) -> bool:
-    """Whether someone put a hook on the model."""
-    points: Mapping[str, Any] = model.hook_dict  # type: ignore[assignment]
-    return any(point.fwd_hooks or point.bwd_hooks for point in points.values())
+    It is uniform where keys, or all that queries ask for, are zero.
+    """
+    frozen = {name: leaf for name, leaf in toy_parameters(model).items() if not leaf.requires_grad}
+    one_hot = "W_E" in frozen and torch.equal(frozen["W_E"], torch.eye(len(frozen["W_E"])).to(frozen["W_E"]))
+    zero = {name for name, leaf in frozen.items() if not leaf.any()}
+    return one_hot, "W_K" in zero or {"W_Q", "b_Q"} <= zero
 
 
 @checked
