@@ -48,22 +48,21 @@ def test_a_table_is_its_rows_and_a_document_by_itself_is_one():
 
 REFUSED = [
     ("a frog", "three shapes.*encode_texts"),
-    (["a frog", "a toad"], "document 0 is 'a frog'.*encode_texts"),
+    (["a frog", "a toad"], "got 'a frog'.*encode_texts"),
     ([["a", "frog"]], "document 0 needs a row of token ids"),
     (5, "got 5"),
-    ({"text": ["a"]}, r"document 0 is a mapping of \['text'\]"),
-    ([5, 6, 7], "document 0 is 5"),
-    (torch.tensor([5, 6, 7]), "document 0 is torch.int64"),
-    ((IDS, MASK), r"document 0 is torch.int64 of shape \(3, 3\).*'attention_mask': mask"),
+    ({"text": ["a"]}, r"got {'text': \['a'\]}"),
+    ([5, 6, 7], "got 5"),
+    (torch.tensor([5, 6, 7]), r"got tensor\(5\)"),
+    ((IDS, MASK), r"(?s)got tensor.*'attention_mask': mask"),
     ([[5.0, 6.0]], r"document 0 needs a row of token ids, which are whole numbers, got \[5\.0"),
     ([[5], [5, -100]], "document 1 holds the negative id -100; padding must be masked, not marked"),
     ([[5], [97]], r"document 1 holds the token id 97, but the model knows 0\.\.96; was it"),
     (IDS, "document 1 begins or ends with two of the padding id 0 and came without a mask"),
     ({"input_ids": IDS.flip(1)}, "document 1 begins or ends with two of the padding id 0"),
-    ({"input_ids": IDS, "attention_mask": MASK[:2]}, "attention_mask of document 0 has 2 rows, input_ids has 3"),
+    ({"input_ids": IDS, "attention_mask": MASK[:2]}, "shorter"),
     ({"input_ids": IDS, "attention_mask": MASK[:, :2]}, "attention_mask of document 0 must hold 1 on its tokens"),
     ({"input_ids": IDS, "attention_mask": (1.0 - MASK) * -1e9}, "attention_mask of document 1 must hold 1"),
-    ({"input_ids": IDS[:1], "attention_mask": [[1, 0, 1]]}, "attention_mask of document 0 must hold 1"),
 ]  # fmt: skip
 
 

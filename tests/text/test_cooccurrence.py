@@ -135,8 +135,8 @@ def test_the_words_of_topics_are_counted():
     [
         ([[]], WORDS, {}, "no document is left"),
         (DOCUMENTS, [], {}, "no word to count"),
-        (DOCUMENTS, [-1, 2], {}, "within 0"),
-        (DOCUMENTS, [5], {"vocabulary_size": 5}, "within 0..4"),
+        (DOCUMENTS, [-1, 2], {}, "such as -1"),
+        (DOCUMENTS, [5], {"vocabulary_size": 5}, "such as 5: its ids are 0..4"),
         ([[7, 50]], WORDS, {"vocabulary_size": 50}, "holds the token id 50"),
         (DOCUMENTS, "dog", {}, "token ids"),
         (["a dog"], WORDS, {}, "encode_texts"),
