@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from topic_probe.toy.masking import Masking
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Masking, World
 
 WORLD = World(n_topics=3, words_per_topic=4, min_length=80, max_length=120)
 

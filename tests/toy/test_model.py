@@ -8,7 +8,6 @@ from plain_toy import plain_logits
 from safetensors.torch import load_file, save_file
 
 from topic_probe.toy import theory
-from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import (
     REGIMES,
     ToyConfig,
@@ -17,7 +16,7 @@ from topic_probe.toy.model import (
     toy_parameters,
     toy_tensors,
 )
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Masking, World
 
 WORLD = World(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=8, max_length=14)
 SIZE = WORLD.vocabulary_size

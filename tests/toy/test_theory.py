@@ -10,8 +10,7 @@ from known_toy import one_hot_embedding
 from plain_toy import uniform
 
 from topic_probe.toy import theory
-from topic_probe.toy.masking import Masking
-from topic_probe.toy.world import World, overlapping_words, zipf_words
+from topic_probe.toy.world import Masking, World, overlapping_words, zipf_words
 
 PAPER = Masking(p_mask=0.15, p_keep=0.1, p_random=0.1)
 ODD = Masking(p_mask=0.4, p_keep=0.2, p_random=0.3)

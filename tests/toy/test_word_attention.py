@@ -10,10 +10,9 @@ from plain_toy import masked
 
 from topic_probe.measure.attention import measure_attention
 from topic_probe.topics import Topics
-from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy, toy_tensors
 from topic_probe.toy.word_attention import word_attention
-from topic_probe.toy.world import World, overlapping_words, zipf_words
+from topic_probe.toy.world import Masking, World, overlapping_words, zipf_words
 from topic_probe.train.history import TrainConfig
 from topic_probe.train.toy import train_toy
 

@@ -10,7 +10,7 @@ _SAME = "what the model is for"
 WORLD = Call(
     "topic_probe.toy.world:World", without={"word_probabilities": "a table, which only Python can pass"}
 )
-MASKING = Call("topic_probe.toy.masking:Masking")
+MASKING = Call("topic_probe.toy.world:Masking")
 TOY = Call("topic_probe.toy.model:ToyConfig", filled=("world", "masking"))
 BUILD = Call(
     "topic_probe.toy.model:build_toy",

@@ -15,12 +15,11 @@ from topic_probe.paper.claims import Claim, wanted_controls
 from topic_probe.paper.recipe import Measured, Run, array_name
 from topic_probe.topics import Topics
 from topic_probe.toy.agreement import measure_agreement
-from topic_probe.toy.masking import Loss
 from topic_probe.toy.model import ToyConfig, build_toy, toy_tensors
 from topic_probe.toy.theory import optimal_value
 from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.word_attention import word_attention
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Loss, World
 from topic_probe.train.history import History, OptimizerName, TrainConfig
 from topic_probe.train.toy import Measure, train_toys
 from topic_probe.uncertainty import divide

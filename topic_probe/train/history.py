@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from topic_probe.options import check_number, check_whole, settle_fields
 from topic_probe.report import Report, decode, encode
-from topic_probe.toy.masking import Loss, Masking
 from topic_probe.toy.model import ToyConfig, build_toy, stand_for
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Loss, Masking, World
 from topic_probe.train.bert import TextConfig, build_bert
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from transformers import DataCollatorForLanguageModeling
 from topic_probe.options import checked
 from topic_probe.text.documents import read_documents
 from topic_probe.topics.lookup import tokenizer_hash, vocabulary_size
-from topic_probe.toy.masking import Masking
+from topic_probe.toy.world import Masking
 from topic_probe.train.bert import TextConfig, bert_parameters, is_attention
 from topic_probe.train.history import History, TrainConfig
 from topic_probe.train.toy import Measure, Recorder, optimize

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from topic_probe.notices import progress_bar
 from topic_probe.options import checked
-from topic_probe.toy.masking import Attend, Loss, MaskedBatch, position_losses
 from topic_probe.toy.model import (
     ToyConfig,
     counts_suffice,
@@ -30,8 +29,8 @@ from topic_probe.toy.model import (
     toy_config,
     toy_parameters,
     toy_tensors,
-    what_is_fixed,
 )
+from topic_probe.toy.world import Attend, Loss, MaskedBatch, position_losses
 from topic_probe.train.history import History, Series, TrainConfig
 
 Measure = Callable[[nn.Module], Any] | Callable[[int, nn.Module], Any]
@@ -106,7 +105,13 @@ def train_toys(
     histories: dict[int, History] = {}
     groups: dict[str, list[int]] = {}
     for i, (model, config) in enumerate(zip(models, configs, strict=True)):
-        _check(toy_config(model), config)
+        toy = toy_config(model)
+        n, size = (config.world or toy.world).vocabulary_size, toy.vocabulary_size
+        if n != size:
+            raise ValueError(
+                f"the documents have {n} token ids, the model {size}; build the model with ToyConfig(world=...) of "
+                "the same number of words"
+            )
         if folder is not None:
             places[i] = Path(folder) / _name(model, config, measure)
         if i in places and places[i].exists():
@@ -114,7 +119,7 @@ def train_toys(
             set_toy_tensors(model, histories[i].tensors)
         else:
             # By their texts, because a config with a mapping has no hash.
-            setting = (toy_config(model), replace(config, seed=0), counts_suffice(model) or i)
+            setting = (toy, replace(config, seed=0), counts_suffice(model) or i)
             groups.setdefault(repr(setting), []).append(i)
     for group in groups.values():
         found = _train([models[i] for i in group], [configs[i] for i in group], measure, progress)
@@ -123,16 +128,6 @@ def train_toys(
             if i in places and history.stopped == "finished" and not places[i].exists():
                 history.save(places[i])
     return tuple(histories[i] for i in range(len(models)))
-
-
-def _check(toy: ToyConfig, config: TrainConfig) -> None:
-    """ValueError where a config does not fit a toy."""
-    size = (config.world or toy.world).vocabulary_size
-    if size != toy.vocabulary_size:
-        raise ValueError(
-            f"the documents have {size} token ids, the model {toy.vocabulary_size}; build the model with "
-            "ToyConfig(world=...) of the same number of words"
-        )
 
 
 def _name(model: nn.Module, config: TrainConfig, measure: Any) -> str:
@@ -205,7 +200,11 @@ def _by_counts(
 ) -> Iterator[Float[Tensor, "toy"]]:
     """Losses of one step after another, from counts of words."""
     toy, size = toy_config(models[0]), configs[0].batch_size
-    one_hot, uniform = (all(fixed) for fixed in zip(*map(what_is_fixed, models), strict=True))
+    # By what stays as it is: W_E is the identity (equation 7); keys, or all that queries ask for, are zero.
+    frozen = {name: tensor for name, tensor in tensors.items() if not tensor.requires_grad}
+    one_hot = "W_E" in frozen and bool((frozen["W_E"] == torch.eye(frozen["W_E"].shape[-1])).all())
+    zero = {name for name, tensor in frozen.items() if not tensor.any()}
+    uniform = "W_K" in zero or {"W_Q", "b_Q"} <= zero
     for chunk in count():
         drawn = [draw(toy, config, chunk) for config in configs]
         queries = [_queries(own, size, toy, uniform=uniform) for own in drawn]
@@ -226,29 +225,27 @@ def _queries(
     Positions of one document that show the same token are one query, because they have one prediction; under uniform
     attention what a position shows does not matter.
     """
-    n_steps, size, dtype = len(chunk) // batch_size, toy.vocabulary_size, getattr(torch, toy.dtype)
+    n_documents, size, dtype = chunk.shown.shape[0], toy.vocabulary_size, getattr(torch, toy.dtype)
+    n_steps = n_documents // batch_size
     documents, positions = _predicted(chunk, toy.attend).nonzero(as_tuple=True)
     shown = torch.zeros_like(documents) if uniform else chunk.shown[documents, positions]
-    there = torch.zeros(len(chunk) * size, dtype=torch.bool)
+    there = torch.zeros(n_documents * size, dtype=torch.bool)
     there[documents * size + shown] = True
     keys, query = there.nonzero()[:, 0], there.cumsum(0)[documents * size + shown] - 1
     n_queries = torch.bincount(keys // (size * batch_size), minlength=n_steps)
     first = n_queries.cumsum(0) - n_queries
     steps = documents // batch_size
     entries = (query - first[steps]) * size + chunk.target[documents, positions]
-    shares = _shares(documents, n_steps, batch_size).to(dtype)
+    # Every position has 1 / |M| of its document / number of its batch's documents that have any.
+    n_chosen = torch.bincount(documents, minlength=n_documents).view(n_steps, batch_size)
+    weights = 1 / (n_chosen * (n_chosen > 0).sum(dim=1, keepdim=True)).double()
+    shares = weights.flatten()[documents].to(dtype)
     counts = chunk.counts(size, toy.attend)
     log_counts = torch.arange(int(counts.max()) + 1).to(dtype).log()[counts]  # of few numbers
     ends, n_masked = n_queries.tolist(), torch.bincount(steps, minlength=n_steps).tolist()
     by_query = (part.split_with_sizes(ends) for part in (keys % size, log_counts[keys // size]))
     by_position = (part.split_with_sizes(n_masked) for part in (entries, shares))
     return list(zip(*by_query, *by_position, strict=True))
-
-
-def _shares(documents: Int64[Tensor, " masked"], n_steps: int, batch_size: int) -> Float64[Tensor, " masked"]:
-    """Weight of every masked position: 1 / |M| of its document / number of its batch's documents that have any."""
-    sizes = torch.bincount(documents, minlength=n_steps * batch_size).view(n_steps, batch_size)
-    return 1 / (sizes * (sizes > 0).sum(dim=1, keepdim=True)).double().flatten()[documents]
 
 
 def _through_hooks(model: nn.Module, config: TrainConfig) -> Iterator[Float[Tensor, "toy"]]:
@@ -267,8 +264,7 @@ def hooked_loss(model: nn.Module, batch: MaskedBatch, *, loss: Loss) -> Float[Te
     rows, positions = batch.chosen.nonzero(as_tuple=True)
     logits = model(batch.shown, attention_mask=batch.visible(attend).long())[rows, positions]
     losses = position_losses(logits, batch.target[rows, positions], loss=loss)
-    mean: Tensor = _shares(rows, 1, len(batch)).to(losses) @ losses
-    return mean
+    return batch.document_means(losses.double()).mean()
 
 
 # --- the loop, and what it records --------------------------------------------------------------------
@@ -341,7 +337,8 @@ class Recorder:
         self.norms = {name: _norms(tensor) for name, tensor in watched.items()}
         self.columns: tuple[str, ...] = ()
         self.rows: dict[int, Tensor] = {}
-        self.past: deque[dict[str, Tensor]] = deque(maxlen=ROTATION_LAG + 1)
+        unknown = {name: torch.full_like(tensor, math.nan) for name, tensor in self.moving.items()}
+        self.past: deque[dict[str, Tensor]] = deque([unknown] * ROTATION_LAG, maxlen=ROTATION_LAG + 1)
         self.diverged: dict[int, tuple[int, float]] = {}
         self.measured: dict[int, dict[str, dict[int, Tensor]]] = defaultdict(lambda: defaultdict(dict))
 
@@ -356,7 +353,12 @@ class Recorder:
             self.norms |= {name: _norms(tensor) for name, tensor in self.moving.items()}
             row = {"loss": losses.double()}
             row |= {f"norm_{name}": norm for name, norm in self.norms.items()}
-            row |= {f"rotation_{name}": self._rotation(name) for name in turning}
+            for name in turning:
+                now, before = (
+                    at[name].double().flatten(1) / _norms(at[name])[:, None]
+                    for at in (self.past[-1], self.past[0])
+                )
+                row[f"rotation_{name}"] = ((1 - (now * before).sum(1)) / 2).clamp(min=0)
             if self.config.record_gradients:
                 row |= {
                     f"gradient_{name}": _norms(gradient.reshape(len(losses), -1))
@@ -364,15 +366,6 @@ class Recorder:
                 }
             self.columns, self.rows[step] = tuple(row), torch.stack(list(row.values()), dim=1).cpu()
         return [i for i in range(len(losses)) if i not in self.diverged]
-
-    def _rotation(self, name: str) -> Float64[Tensor, "model"]:
-        """(1 − cosine)/2 between a tensor and itself ten steps before; NaN where there is no such step."""
-        now, before = self.past[-1][name], self.past[0][name]
-        one, other = (tensor.double().flatten(1) / _norms(tensor)[:, None] for tensor in (now, before))
-        cosine = (
-            (one * other).sum(1) if len(self.past) > ROTATION_LAG else torch.full_like(one[:, 0], math.nan)
-        )
-        return ((1 - cosine) / 2).clamp(min=0)
 
     def measure(self, step: int, i: int, model: nn.Module) -> None:
         """Call the user's functions on a model at a step, and keep what they return."""

@@ -9,8 +9,7 @@ from plain_toy import masked, plain_cost
 from torch.func import grad, jacrev, vmap
 
 from topic_probe.toy import theory
-from topic_probe.toy.masking import MaskedBatch, Masking
-from topic_probe.toy.world import World
+from topic_probe.toy.world import MaskedBatch, Masking, World
 
 WORLD = World(n_topics=2, words_per_topic=2, alpha=0.5, min_length=5, max_length=9)
 EVEN = replace(WORLD, min_length=7, max_length=7)  # without padding

@@ -30,8 +30,7 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from topic_probe.toy.masking import Attend, Loss, MaskedBatch
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Attend, Loss, MaskedBatch, World
 
 
 @dataclass(frozen=True)
