@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from topic_probe.text import batches
 from topic_probe.text.batches import token_batches
 from topic_probe.text.documents import Counts, Document, cut_documents, read_documents
 from topic_probe.toy.world import Documents
@@ -38,12 +37,6 @@ def read(documents, pad_id=None, vocabulary_size=None):
 )  # fmt: skip
 def test_documents_in_any_of_three_shapes_mean_the_same(documents):
     assert read(documents, pad_id=0, vocabulary_size=11) == WANTED
-
-
-def test_a_table_is_its_rows_and_a_document_by_itself_is_one():
-    assert read(IDS[:, :1]) == [[5], [8], [9]]
-    assert read(Document(torch.tensor([5, 6]))) == [[5, 6]]
-    assert read([[5, 6, 0], [0, 0]], pad_id=0) == [[5, 6, 0], [0, 0]]  # one of them may end a document
 
 
 REFUSED = [
@@ -104,13 +97,6 @@ def test_batches_hold_documents_of_similar_length_and_every_document_once():
     rows = [row[kept].tolist() for batch in found for row, kept in zip(batch.ids, batch.mask, strict=True)]
     assert sorted(rows) == sorted(documents)
     assert all(batch.mask[:, -1].any() for batch in found)  # no column of padding only
-
-
-def test_a_stream_is_read_no_further_ahead_than_the_batches_that_are_sorted_together():
-    taken = []
-    stream = (taken.append(number) or [number % 7 + 1] * (number % 5 + 1) for number in range(10**9))
-    next(token_batches(read_documents(stream), batch_size=3))
-    assert len(taken) <= 3 * batches.BATCHES_PER_SORT
 
 
 def test_long_documents_are_cut_empty_ones_left_out_and_both_are_counted():
