@@ -97,8 +97,8 @@ class Cooccurrence(Report, kind="co-occurrence"):
         counts = table[first, second].astype(np.int64)
         order = np.argsort(-counts, kind="stable")[:n]
         ids = self.words.numpy()
-        kept = ids[first[order]], ids[second[order]], counts[order]
-        return tuple(map(torch.from_numpy, kept))
+        one, other, n_together = map(torch.from_numpy, (ids[first[order]], ids[second[order]], counts[order]))
+        return one, other, n_together
 
     def to_dataframe(self, n: int = 20) -> "pd.DataFrame":
         """The ``n`` most frequent pairs with their count, PMI and NPMI (0 by chance, 1 only together)."""

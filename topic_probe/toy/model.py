@@ -219,7 +219,7 @@ def mean_losses(
 def counts_suffice(model: nn.Module) -> bool:
     """Whether :func:`predictions` are those of a toy: not with layers, heads, a residual connection or hooks on it."""
     config, points = toy_config(model), model.hook_dict
-    hooked = any(point.fwd_hooks or point.bwd_hooks for point in points.values())  # type: ignore[operator, union-attr]
+    hooked = any(point.fwd_hooks or point.bwd_hooks for point in points.values())  # type: ignore[operator]
     return config.n_layers == config.n_heads == 1 and not config.residual and not hooked
 
 

@@ -68,6 +68,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         settle_fields(self)
+        if not all(isinstance(phase, Sequence) and len(phase) == 2 for phase in self.schedule):
+            raise ValueError(
+                f"schedule needs pairs of a number of steps and names, got {self.schedule!r:.100}"
+            )
         schedule = tuple((check_whole("steps of a phase", n), tuple(names)) for n, names in self.schedule)
         object.__setattr__(self, "schedule", schedule)
         for name, least in (("batch_size", 1), ("steps", 0), ("record_every", 1), ("seed", 0)):

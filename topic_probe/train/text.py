@@ -114,7 +114,7 @@ def _losses(
     generator, device = torch.Generator(), next(model.parameters()).device
     for epoch in count():
         order = torch.randperm(len(rows), generator=generator.manual_seed(config.seed + epoch))
-        for chosen in order.split(config.batch_size):
+        for chosen in torch.split(order, config.batch_size):
             batch = collator([{"input_ids": rows[i]} for i in chosen.tolist()]).to(device)
             masked = batch["labels"] != -100
             if not masked.any():
