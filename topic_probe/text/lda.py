@@ -16,7 +16,7 @@ from torch import Tensor
 from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, checked
 from topic_probe.report import Report
-from topic_probe.text.documents import Counts, Document, content_hash, cut_documents, read_documents
+from topic_probe.text.documents import Counts, content_hash, cut_documents, read_documents
 from topic_probe.topics import Topics
 from topic_probe.topics.lookup import special_ids, stop_word_ids, tokenizer_hash, vocabulary_size
 from topic_probe.words import Forms
@@ -221,9 +221,7 @@ def _is_word(text: str) -> bool:
     return kinds.count("L") >= 2 and not set(kinds) - {"L", "M"}
 
 
-def read_bags(
-    documents: Iterable[Document], reason: Int64[np.ndarray, "vocabulary"], counts: Counts
-) -> "csr_array":
+def read_bags(documents: Any, reason: Int64[np.ndarray, "vocabulary"], counts: Counts) -> "csr_array":
     """How often every token id is a word of every document, [document, token id].
 
     ``reason`` is 0 for ids that are words, and for others a place in ``_REASONS``, by which they are counted; ids above
