@@ -220,8 +220,14 @@ def test_the_rows_of_a_toy_that_diverges_end_and_others_go_on():
     assert_each_is_alone(together[:1], models(), configs[:1], measure=lambda _: 1.0)
     (alone,) = train_toys(models()[1:], configs[1:])
     assert (alone.stopped, len(alone)) == (together[1].stopped, last + 1)
-    unfit = build_toy(ToyConfig(world=WORLD), tensors={"b_V": torch.full((SIZE,), math.nan)})
-    assert train_toy(unfit, configs[0]).stopped.startswith("diverged: the loss of step 0 is nan")
+    fine, unfit = (
+        build_toy(ToyConfig(world=WORLD), tensors=tensors)
+        for tensors in ({}, {"b_V": torch.full((SIZE,), math.nan)})
+    )
+    settings = [TrainConfig(steps=2, seed=seed) for seed in range(2)]
+    good, bad = train_toys([fine, unfit], settings, measure=lambda _: 1.0)
+    assert bad.stopped.startswith("diverged: the loss of step 0 is nan")
+    assert (good.stopped, len(bad), bad.measured) == ("finished", 0, {})
 
 
 def test_a_finished_history_is_read_back_and_nothing_else_is(tmp_path):
