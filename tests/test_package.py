@@ -25,9 +25,9 @@ contrast sums report
 topics.builtin topics.incidence topics.lists topics.lookup topics.topics topics
 text text.documents text.batches text.encoder text.same_texts text.corpus
 text.lda text.cooccurrence text.word_tokenizer
-toy toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.gradients
+toy toy.world toy.theory.value toy.theory.attention toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
-toy.model toy.word_attention toy.agreement toy.landscape toy.exact
+toy.model toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.running lens.interface lens.trial lens.weights lens.hooked lens.points lens.host
 lens.capture lens.edit lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.sums measure.accumulators

@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from topic_probe.toy.agreement import measure_agreement as measure_agreement
     from topic_probe.toy.landscape import LandscapeReport as LandscapeReport
     from topic_probe.toy.landscape import measure_landscape as measure_landscape
-    from topic_probe.toy.masking import Masking as Masking
     from topic_probe.toy.model import ToyConfig as ToyConfig
     from topic_probe.toy.model import build_toy as build_toy
     from topic_probe.toy.model import toy_tensors as toy_tensors
     from topic_probe.toy.word_attention import word_attention as word_attention
+    from topic_probe.toy.world import Masking as Masking
     from topic_probe.toy.world import World as World
     from topic_probe.train.bert import TextConfig as TextConfig
     from topic_probe.train.bert import build_bert as build_bert
@@ -92,7 +92,7 @@ _PUBLIC = {
     "EmbeddingReport": "topic_probe.measure.embeddings",
     "History": "topic_probe.train.history",
     "LandscapeReport": "topic_probe.toy.landscape",
-    "Masking": "topic_probe.toy.masking",
+    "Masking": "topic_probe.toy.world",
     "MatchedReport": "topic_probe.measure.matched",
     "MatrixReport": "topic_probe.measure.matrix",
     "ModelCheck": "topic_probe.lens.check",

@@ -44,13 +44,6 @@ MUTANTS = [
         _TESTS,
     ),
     Mutant(
-        "words left after a restriction are in the topics of their neighbours",
-        _TOPICS,
-        "(chosen.cumsum(0) - 1)[place]",
-        "chosen.cumsum(0)[place] - chosen[0].long()",
-        _TESTS,
-    ),
-    Mutant(
         "stems are not taken",
         _TOPICS,
         "form(text, self.one_word) or row",
@@ -123,13 +116,8 @@ MUTANTS = [
     Mutant(
         "a built-in family forgets what is done with split words",
         _TOPICS,
-        """            split_words=split_words,
-            forms=forms,
-        )
-        return replace(topics, policy=""",
-        """            forms=forms,
-        )
-        return replace(topics, policy=""",
+        '"split_words": split_words, "forms": forms}',
+        '"forms": forms}',
         "tests/topics/test_builtin.py",
     ),
     Mutant(

@@ -15,9 +15,8 @@ from topic_probe.measure.weights import WeightReport
 from topic_probe.show import figures
 from topic_probe.show.style import LESS, MORE, topic_colour
 from topic_probe.toy.landscape import measure_landscape
-from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Masking, World
 from topic_probe.train.history import History, Series, TrainConfig
 from topic_probe.train.stages import measure_dynamics
 

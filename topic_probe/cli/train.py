@@ -10,7 +10,7 @@ _SAME = "what the model is for"
 WORLD = Call(
     "topic_probe.toy.world:World", without={"word_probabilities": "a table, which only Python can pass"}
 )
-MASKING = Call("topic_probe.toy.masking:Masking")
+MASKING = Call("topic_probe.toy.world:Masking")
 TOY = Call("topic_probe.toy.model:ToyConfig", filled=("world", "masking"))
 BUILD = Call(
     "topic_probe.toy.model:build_toy",
@@ -24,7 +24,6 @@ TRAINING = Call(
         "world": _SAME,
         "masking": _SAME,
         "measure_every": "the command measures the trained model",
-        "measure_steps": "the same",
         "schedule": "phases of tensors, which only Python can pass",
     },
 )
@@ -61,14 +60,12 @@ def run(parsed: argparse.Namespace) -> int:
         topics = world.topics
         history.save(draft / "history")
         topics.save(draft / "topics")
-        reports = _reports(history, model, topics)
+        reports = _reports(history, model, topics) if history.stopped == "finished" else {}
         for name, report in reports.items():
             report.save(draft / name)
     about = {"stopped": history.stopped, "last_step": history.last_step, "loss": history.loss[-1:].tolist()}
     text = "\n\n".join((str(history), *(report.to_text(wide=parsed.wide) for report in reports.values())))
     console.answer(f"{text}\nsaved in {parsed.out}", {**about, **plain(reports), "saved": parsed.out})
-    if history.stopped.startswith("interrupted"):
-        raise KeyboardInterrupt(f"{history.stopped}; the history until then is in {parsed.out}")
     if history.stopped != "finished":
         raise ValueError(f"{history.stopped}; what was trained until then is in {parsed.out}")
     return 0

@@ -103,7 +103,7 @@ def _lists(topics: Any, language: str) -> dict[str, list[str]]:
         for at, number in zip(place, topic, strict=True):
             read[topics.names[number]][form(topics.texts[at])] = None
         return {name: list(words) for name, words in read.items()}
-    given, _ = by_topic(topics, "words")
+    given = by_topic(topics, "words")
     return {name: list(dict.fromkeys(word_list(words, f"topic {name!r}"))) for name, words in given.items()}
 
 

@@ -181,7 +181,7 @@ class Checkpoints(Sequence[Checkpoint]):
 
         Args:
             history: of a training with ``measure=tp.toy_tensors`` (of a BERT ``measure=lambda model:
-                dict(model.named_parameters())``) and ``measure_every`` or ``measure_steps``.
+                dict(model.named_parameters())``) and ``measure_every``.
         """
         steps = history.measured[f"{_prefix_of_tensors(history)}{next(iter(history.tensors))}"].steps
         return cls(tuple(Checkpoint(step, f"state {step}", history=history) for step in steps.tolist()))
@@ -287,5 +287,5 @@ def _prefix_of_tensors(history: History) -> str:
             return prefix
     raise ValueError(
         "this training has kept no states on its way: train with measure=tp.toy_tensors (of a BERT measure=lambda "
-        "model: dict(model.named_parameters())) and measure_every= or measure_steps="
+        "model: dict(model.named_parameters())) and measure_every="
     )

@@ -12,10 +12,9 @@ from torch import nn
 from topic_probe.options import checked
 from topic_probe.report import Report, provenance
 from topic_probe.toy import theory
-from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import toy_config
 from topic_probe.toy.word_attention import token_attention
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Masking, World
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ thresholds do not matter. Then, for every layer by itself, all its heads togethe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -143,9 +143,9 @@ def measure_dynamics(history: History, *, until: int | None = None, least: float
         two_stage=np.array([row["reasons"] is None for row in rows]),
         reasons=tuple(row["reasons"] for row in rows),
         provenance=provenance(
-            model=history.toy.to_dict(),
+            model=asdict(history.toy),
             options={
-                "until": until, "least": least, "training": history.train.to_dict(), "last_step": history.last_step,
+                "until": until, "least": least, "training": asdict(history.train), "last_step": history.last_step,
                 "stopped": history.stopped,
             },
             seed=history.train.seed,
