@@ -250,7 +250,7 @@ class Reasons:
         """The number of a reason, without the names of the model that it was given for."""
         text = re.sub(r"^.*cannot be read: ", "", text.partition(": ")[2])
         text = re.sub(
-            r": needed.*|, (en|de)coder_blocks.*| \(\S+ and \d+ more\)| of \w+(\(\w+\))?(?= shows)", "", text
+            r": needed.*|, (en|de)coder_blocks.*| \(such as \S+\)| of \w+(\(\w+\))?(?= shows)", "", text
         )
         text = re.sub(rf"\b{_KIND_OF_MODEL.split(model)[0]}\w*", "…", text)
         text = re.sub(r"\d+ (?=queries|keys|tokens)", "… ", text)
