@@ -217,6 +217,7 @@ def test_halves_split_every_stratum_evenly_and_at_random_without_the_global_gene
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_words_that_are_all_alike_leave_no_doubt_and_too_few_have_no_interval():
     embeddings, topics = np.repeat(np.array([[2.0, 1], [1, 2]]), 8, axis=0), np.repeat([0, 1], 8)
     np.testing.assert_allclose(interval_of_words(embeddings, topics), [5 / 4, 5 / 4])
@@ -307,7 +308,7 @@ def test_seeds_refits_folds_and_bands_are_those_worked_out_by_hand():
     df = np.array(19.0)
     fits = [
         Estimate(np.array(value), (Factor("sources", own, df),))
-        for value, own in zip((3.0, 5, 10), sources, strict=True)
+        for value, own in zip((3.0, 5.0, 10.0), sources, strict=True)
     ]
     pooled = over_refits(fits)
     shared, refits = pooled.factors

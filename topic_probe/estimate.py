@@ -84,7 +84,7 @@ class Factor:
         rounding = (influence**2).sum(0) <= _ROUNDING * (self.squares + other.squares)
         noise = None if self.noise is None or other.noise is None else self.noise - other.noise
         influence = np.where(rounding, 0.0, influence)
-        return Factor(self.name, influence, np.minimum(self.df, other.df), noise, self.least)
+        return Factor(self.name, influence, np.asarray(np.minimum(self.df, other.df)), noise, self.least)
 
 
 class Quotient(NamedTuple):
@@ -148,7 +148,7 @@ class Estimate:
         size = np.maximum(np.abs(self.value), np.abs(other.value))
         clear = np.where(self._is_clear & other._is_clear, alike, np.nan)
         factors = [mine - yours for mine, yours in zip(self.factors, other.factors, strict=True)]
-        kept = tuple(replace(factor, df=factor.df * clear) for factor in factors)
+        kept = tuple(replace(factor, df=np.asarray(factor.df * clear)) for factor in factors)
         return Estimate(np.where(np.abs(value) <= _ROUNDING * size, 0.0, value), kept, self.log)
 
     @property
@@ -179,7 +179,7 @@ class Estimate:
         if self.quotient is not None:
             above, below, of_above, of_below = self.quotient
             quotient = Quotient(above[at], below[at], of_above[rows], of_below[rows])
-        log = np.broadcast_to(self.log, self.value.shape)[at]
+        log = np.asarray(np.broadcast_to(self.log, self.value.shape)[at])
         bound = None if self.bound is None else np.asarray(self.bound[at])
         return Estimate(np.asarray(self.value[at]), tuple(factors), log, quotient, bound)
 
@@ -313,9 +313,9 @@ def jackknife(
         with np.errstate(invalid="ignore", divide="ignore"):
             of_log, without = np.log(value), np.log(divide(above_without, below_without))
         allowed = np.broadcast_to(positive, (1, *of_log.shape))[0]
-        log = allowed & np.isfinite(of_log) & np.isfinite(without).all(0)
+        log = np.asarray(allowed & np.isfinite(of_log) & np.isfinite(without).all(0))
         value, influence = np.where(log, of_log, value), np.where(log, _moved(without), influence)
-    df = np.where(missing | (len(sums[0]) < MIN_UNITS), np.nan, effective - 1)
+    df = np.asarray(np.where(missing | (len(sums[0]) < MIN_UNITS), np.nan, effective - 1))
     return Estimate(np.asarray(value), (Factor("sources", influence, df),), log, quotient)
 
 
@@ -331,7 +331,7 @@ def over_seeds(values: Float64[np.ndarray, "seed *cell"]) -> Estimate:
     n = len(values)
     df = np.full(values.shape[1:], n - 1.0 if n >= MIN_SEEDS else np.nan)
     influence = (values - values.mean(0)) / np.sqrt(n * max(n - 1, 1))
-    return Estimate(values.mean(0), (Factor("seeds", influence, df),))
+    return Estimate(np.asarray(values.mean(0)), (Factor("seeds", influence, df),))
 
 
 def over_refits(estimates: Sequence[Estimate]) -> Estimate:
@@ -340,7 +340,7 @@ def over_refits(estimates: Sequence[Estimate]) -> Estimate:
     What sources do to the spread of refits is counted with sources and taken off. Three refits at least.
     """
     k, first = len(estimates), estimates[0]
-    value = np.mean([one.value for one in estimates], axis=0)
+    value = np.asarray(np.mean([one.value for one in estimates], axis=0))
     shared = replace(first.factors[0], influence=np.mean([one.influence for one in estimates], axis=0))
     scale = np.sqrt(k * max(k - 1, 1))
     apart = np.stack([one.value - value for one in estimates]) / scale
@@ -362,9 +362,9 @@ def beside_sources(
     return Factor(name, by_fold.sum(0), df, noise.reshape(-1, *by_fold.shape[2:]))
 
 
-def extra_variance(name: str, variance: np.ndarray, df: np.ndarray) -> Factor:
+def extra_variance(name: str, variance: Any, df: Any) -> Factor:
     """A factor of which only the variance is known, for `Estimate.crossed`; NaN leaves no interval."""
-    return Factor(name, np.sqrt(variance)[None], np.where(np.isnan(variance), np.nan, df))
+    return Factor(name, np.asarray(np.sqrt(variance))[None], np.where(np.isnan(variance), np.nan, df))
 
 
 # ---------------------------------------------------------------------------- over words
@@ -519,22 +519,20 @@ def degrees_of_freedom(
     return np.asarray(np.maximum(np.minimum(degrees, most), 1.0))
 
 
-def student(degrees: Float64[np.ndarray, "*cell"], confidence: float) -> Float64[np.ndarray, "*cell"]:
+def student(degrees: Any, confidence: float) -> Float64[np.ndarray, "*cell"]:
     """How many standard errors an interval reaches to either side."""
     from scipy.special import stdtrit
 
     return np.asarray(stdtrit(degrees, 0.5 + confidence / 2))
 
 
-def t_interval(
-    number: np.ndarray, variance: np.ndarray, degrees: np.ndarray, confidence: float
-) -> Float64[np.ndarray, "*cell 2"]:
+def t_interval(number: Any, variance: Any, degrees: Any, confidence: float) -> Float64[np.ndarray, "*cell 2"]:
     """Low and high of a number whose variance has so many degrees of freedom; NaN where one is NaN."""
     reach = student(degrees, confidence) * np.sqrt(variance)
     return np.stack([number - reach, number + reach], axis=-1)
 
 
-def standardised(number: np.ndarray, variance: np.ndarray) -> np.ndarray:
+def standardised(number: Any, variance: Any) -> np.ndarray:
     """In standard errors; infinite where there is no doubt, and 0 of nothing."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(number == 0, 0.0, number / np.sqrt(variance))
@@ -547,7 +545,7 @@ def student_scale(degrees: float, uniform: Float64[np.ndarray, " draw"]) -> Floa
     return np.asarray(np.sqrt(degrees / (2 * gammaincinv(degrees / 2, uniform))))
 
 
-def _fieller(quotient: Quotient, reach: np.ndarray) -> np.ndarray:
+def _fieller(quotient: Quotient, reach: Any) -> np.ndarray:
     """The ratios r with (above − r below)² ≤ reach · what units do to it: between the roots of a r² − 2 b r + c."""
     above, below, of_above, of_below = quotient
     a = below**2 - reach * (of_below**2).sum(0)
@@ -563,7 +561,7 @@ def _fieller(quotient: Quotient, reach: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(root)[..., None], np.nan, np.stack([low, high], axis=-1))
 
 
-def standard_deviation(total: np.ndarray, n: np.ndarray, squares: np.ndarray) -> np.ndarray:
+def standard_deviation(total: Any, n: Any, squares: Any) -> np.ndarray:
     """The standard deviation of n numbers around their mean, from their sum and the sum of their squares.
 
     0 where they differ by rounding only; NaN where there are none, or their squares are not known.
@@ -630,7 +628,7 @@ def benjamini_hochberg(p: Float64[np.ndarray, "*shape"]) -> Float64[np.ndarray, 
     return q
 
 
-def divide(top: np.ndarray | np.float64, bottom: np.ndarray | np.float64) -> np.ndarray:
+def divide(top: Any, bottom: Any) -> np.ndarray:
     """The quotient, NaN (without a warning) where the denominator is 0 or either side is NaN."""
     top, bottom = np.broadcast_arrays(top, bottom)
     quotient: np.ndarray = np.divide(top, bottom, out=np.full(bottom.shape, np.nan), where=bottom != 0)
