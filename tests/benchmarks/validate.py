@@ -361,17 +361,22 @@ def simulate(setting: Setting, n: int, *, seed: int = 0) -> Row:
         size = min(at_once, n - start)
         estimate, truth = SIMULATE[setting.kind](setting, generator, size, setting.effect)
         held.append(_held(setting, estimate, truth))
-        values.append(estimate.value)
+        values.append(np.where(estimate.log, np.exp(estimate.value), estimate.value))
         significant.append(estimate.p_value() < 0.05)
         nothing, _ = SIMULATE[setting.kind](setting, generator, size, 0.0)
         false.append(nothing.p_value()[~np.isnan(nothing.df)] < 0.05)
-        log = bool(np.any(estimate.log)) and setting.statistic == "ratio" and setting.how != "two models"
     found, every = np.concatenate(held), np.concatenate(values)
     if not len(found):
         return Row(setting)
-    bias = (every.mean() - (np.log(truth) if log else truth)) / every.std()
+    bias = (every.mean() - _shown(setting, truth)) / every.std()
     power = np.concatenate(significant).mean()
     return Row(setting, found, float(bias), float(power), np.concatenate(false))
+
+
+def _shown(setting: Setting, truth: float) -> float:
+    """The true number as an interval has it: of two logarithms the quotient of the ratios."""
+    quotient = (setting.kind, setting.statistic, setting.how) == ("sources", "ratio", "two models")
+    return float(np.exp(truth)) if quotient else truth
 
 
 def _held(setting: Setting, estimate: Estimate, truth: float) -> np.ndarray:
@@ -380,8 +385,7 @@ def _held(setting: Setting, estimate: Estimate, truth: float) -> np.ndarray:
         bands = np.stack([estimate[number].band() for number in range(len(estimate.value))])
         return ((bands[..., 0] <= truth) & (truth <= bands[..., 1])).all(1)
     ends = estimate.interval()
-    quotient = (setting.kind, setting.statistic, setting.how) == ("sources", "ratio", "two models")
-    shown = np.exp(truth) if quotient else truth
+    shown = _shown(setting, truth)
     return ((ends[:, 0] <= shown) & (shown <= ends[:, 1]))[~np.isnan(ends).any(1)]
 
 
