@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from topic_probe.contrast import SAME_WORD, SourceSums
 from topic_probe.measure.ask import Question, source_limit
 from topic_probe.measure.folder import Sum
 from topic_probe.measure.pairs import DISTANCE_BINS, Level, Words, wide
-from topic_probe.measure.permuted import PermutedWords
+from topic_probe.measure.permuted import PairScores, PermutedWords
 from topic_probe.topics import Topics
 
 # What of a row may be left beside sinks, so that it can be renormalised.
@@ -29,7 +28,9 @@ class Seen:
     Attributes:
         relations: of every pair of words that see each other.
         place: for every pair 1 where its relation and distance are, [document, pair, relation · bin].
+        by_relation: 1 where its relation is, [document, pair, relation].
         n: numbers of pairs by relation and distance.
+        of_query: numbers of pairs by relation of every query.
         heads: the heads that have been read.
         values: their scores: attention relative to uniform attention.
     """
@@ -39,8 +40,11 @@ class Seen:
         nowhere = 3 * n_bins
         code = (self.relations.long() - 1) * n_bins + words.bins
         code = code.masked_fill(self.relations == 0, nowhere).flatten(1)
-        self.place = one_hot(code, nowhere + 1)[..., :-1].to(dtype)
+        table = torch.zeros(*code.shape, nowhere + 1, dtype=dtype, device=code.device)
+        self.place = table.scatter_(2, code[..., None], 1)[..., :-1]
         self.n = self.place.sum(1).unflatten(1, (3, n_bins))
+        self.by_relation = self.place.unflatten(2, (3, n_bins)).sum(3)
+        self.of_query = self.by_relation.unflatten(1, self.relations.shape[1:]).sum(2)
         self.heads: list[Tensor] = []
         self.values: list[Tensor] = []
 
@@ -121,7 +125,8 @@ class AttentionSums(Question):
         """Every row renormalised over what is no sink; rows with nothing left drop out."""
         others = ~words.key.sinks
         # Never 1 less the other: small numbers would lose their digits.
-        rest, mass = (rows @ torch.stack([others, ~others], 2)[:, None].to(rows.dtype)).unbind(3)
+        kinds = torch.stack([others, ~others], 2).to(rows.dtype)
+        rest, mass = (rows.flatten(1, 2) @ kinds).unflatten(1, rows.shape[1:3]).unbind(3)
         left, n_others = rest > _NOTHING, (visible & others[:, None]).sum(2)[:, None]
         factor = torch.where(left, 1 / rest.clamp(min=_NOTHING), 0)
         if words.query.average is None and words.key.total is None:
@@ -132,10 +137,8 @@ class AttentionSums(Question):
             if words.query.first_token is not None:  # a word is where its first row is
                 left = left.gather(2, words.query.first_token[:, None].expand(-1, left.shape[1], -1))
             without = without * left[..., None]
-        by_relation = seen.place.unflatten(2, (3, words.n_bins)).sum(3)
-        of_query = by_relation.unflatten(1, seen.relations.shape[1:]).sum(2)
-        words.add("without_sinks", heads, wide(without.flatten(2) @ by_relation).sum(0))
-        words.add("n_without_sinks", heads, wide(left.to(rows.dtype) @ of_query).sum(0))
+        words.add("without_sinks", heads, wide(without.flatten(2) @ seen.by_relation).sum(0))
+        words.add("n_without_sinks", heads, wide(left.to(rows.dtype) @ seen.of_query).sum(0))
         words.add("sink_mass", heads, wide((mass * words.query.real[:, None]).sum(2)).sum(0))
 
     def finish(self, words: Words) -> None:
@@ -160,17 +163,14 @@ class AttentionSums(Question):
         """For every permutation, sums of the pairs that would share a topic."""
         # Float32 is precise enough for a null. The last row counts pairs.
         tables = [values.transpose(0, 1).flatten(1).float(), (seen.relations > 0).flatten()[None].float()]
-        table = torch.cat([_of_pairs(part, words) for part in tables]).split(words.prepared["sizes"], 1)
-        sites = self.site_of.to(heads.device)[heads].unique()
-        pairs = words.prepared["of_query"], words.prepared["of_key"]
-        for permutations, shared in self.permuted.shared(*pairs):
-            shares = shared.float().split(words.prepared["sizes"])
-            found = torch.stack([part @ share for part, share in zip(table, shares, strict=True)], 1)
-            found = wide(found)
-            words.add("null", (heads, permutations), found[:-1].sum(1))
-            words.add("n_null", (sites, permutations), found[-1].sum(0))
-            words.add("binned_null", (slice(words.n_bins), permutations), found[:-1].sum(0))
-            words.add("n_binned_null", (slice(words.n_bins), permutations), found[-1] * len(heads))
+        scores = PairScores(torch.cat([_of_pairs(part, words) for part in tables]), words.prepared["sizes"])
+        bins, sites = slice(words.n_bins), self.site_of.to(heads.device)[heads].unique()
+        for permutations, shared in self.permuted.shared(words.prepared["of_query"], words.prepared["of_key"]):
+            by_head, by_bin = (wide(part) for part in scores.sums(shared))
+            words.add("null", (heads, permutations), by_head[:-1])
+            words.add("n_null", (sites, permutations), by_head[-1])
+            words.add("n_binned_null", (bins, permutations), by_bin[0] * len(heads))
+            words.add("binned_null", (bins, permutations), by_bin[1])
 
 
 def _squares(

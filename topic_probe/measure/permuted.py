@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import Contrast, matched_means
@@ -18,7 +19,9 @@ from topic_probe.uncertainty import benjamini_hochberg, divide, permutation_p_va
 # A head is called below this q-value.
 CALLED = 0.05
 # Pairs × permutations that are worked on at once: what a processor's caches keep, and what other devices hold.
-_IN_CACHE, _ON_DEVICE = 2**21, 2**26
+_IN_CACHE, _ON_DEVICE = 2**22, 2**26
+# Below this share of pairs that share a topic, only these are added up.
+_FEW = 0.08
 # Words × permutations that are made at once, and bytes of them that are kept for all batches.
 _AT_ONCE, _KEPT_BYTES = 2**23, 2**28
 
@@ -90,3 +93,49 @@ class PermutedWords:
                 found = sharing(groups.index_select(0, one), groups.index_select(0, other))
                 yield slice(start, start + groups.shape[1]), found
                 start += groups.shape[1]
+
+
+class PairScores:
+    """Scores of pairs, of which those that share a topic are added up.
+
+    Attributes:
+        table: rows of scores, the last of which counts pairs; these stand in the order of their distance.
+        sizes: how many pairs there are in every bin of distance.
+    """
+
+    def __init__(self, table: Float[Tensor, "row pair"], sizes: Sequence[int]) -> None:
+        self.table, self.sizes = table, sizes
+        self._by_bin = table.split(list(sizes), 1)
+
+    def sums(
+        self, shared: Bool[Tensor, "pair permutation"]
+    ) -> tuple[Float[Tensor, "row permutation"], Float[Tensor, "2 bin permutation"]]:
+        """Sums of every row; and of the last one and of all others together by distance."""
+        if shared.device.type == "cpu":
+            n = np.count_nonzero(shared.numpy(), axis=1)
+            if n.sum() < _FEW * shared.numel():
+                return self._sums_of_few(shared, n)
+        parts = zip(self._by_bin, shared.float().split(list(self.sizes)), strict=True)
+        found = torch.stack([of_bin @ share for of_bin, share in parts], 1)
+        return found.sum(1), torch.stack([found[-1], found[:-1].sum(0)])
+
+    def _sums_of_few(
+        self, shared: Bool[Tensor, "pair permutation"], n: Int64[np.ndarray, " pair"]
+    ) -> tuple[Float[Tensor, "row permutation"], Float[Tensor, "2 bin permutation"]]:
+        """The same where few pairs share a topic: a product with a sparse table, on a processor."""
+        from scipy.sparse import csr_array
+
+        columns = np.flatnonzero(shared.numpy()) % shared.shape[1]
+        ends = np.concatenate([[0], n.cumsum()])
+        sparse = csr_array((np.ones(len(columns), np.float32), columns, ends), shape=tuple(shared.shape))
+        found = torch.from_numpy(sparse.T @ self._columns).T
+        return found[: len(self.table)], found[len(self.table) :].unflatten(0, (2, len(self.sizes)))
+
+    @cached_property
+    def _columns(self) -> Float32[np.ndarray, "pair column"]:
+        """Every row as a column, then the last one and the sum of all others, in the bin of the pair."""
+        pair = torch.arange(self.table.shape[1])
+        bins = torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.sizes))
+        by_bin = torch.zeros(2, len(self.sizes), len(pair))
+        by_bin[:, bins, pair] = torch.stack([self.table[-1], self.table[:-1].sum(0)])
+        return torch.cat([self.table, by_bin.flatten(0, 1)]).T.contiguous().numpy()
