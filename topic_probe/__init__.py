@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from topic_probe.measure.ablation import measure_ablation as measure_ablation
     from topic_probe.measure.attention import AttentionReport as AttentionReport
     from topic_probe.measure.attention import measure_attention as measure_attention
+    from topic_probe.measure.ask import Question as Question
+    from topic_probe.measure.pool import pool as pool
     from topic_probe.measure.comparison import ComparisonReport as ComparisonReport
     from topic_probe.measure.comparison import compare as compare
     from topic_probe.measure.comparison import compare_reports as compare_reports
@@ -122,6 +124,8 @@ _PUBLIC = {
     "measure_ablation": "topic_probe.measure.ablation",
     "measure_agreement": "topic_probe.toy.agreement",
     "measure_attention": "topic_probe.measure.attention",
+    "pool": "topic_probe.measure.pool",
+    "Question": "topic_probe.measure.ask",
     "measure_dynamics": "topic_probe.train.stages",
     "measure_embeddings": "topic_probe.measure.embeddings",
     "measure_knockout": "topic_probe.measure.knockout",

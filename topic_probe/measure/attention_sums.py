@@ -16,6 +16,7 @@ from topic_probe.measure.ask import Question, source_limit
 from topic_probe.measure.folder import Sum
 from topic_probe.measure.pairs import DISTANCE_BINS, Level, Words, wide
 from topic_probe.measure.permuted import PairScores, PermutedWords
+from topic_probe.measure.word_variance import WordSums
 from topic_probe.topics import Topics
 
 # What of a row may be left beside sinks, so that it can be renormalised.
@@ -56,7 +57,7 @@ class AttentionSums(Question):
         sums: "by_source"; by head, relation and distance "binned", "n_binned" and "squares_binned", of pairs of
             different words; by head "without_sinks", "n_without_sinks", "sink_mass" and "n_rows"; and for every
             permutation sums and numbers of the pairs that would share a topic, "null" by head and "n_null" by site,
-            "binned_null" and "n_binned_null" of all heads by distance.
+            "binned_null" and "n_binned_null" of all heads by distance; and those of `WordSums`, if they are wanted.
     """
 
     def __init__(
@@ -68,13 +69,26 @@ class AttentionSums(Question):
         include_self: bool = True,
         n_permutations: int = 0,
         seed: int = 0,
+        of_words: bool = False,
         names: Sequence[str] | None = None,
     ) -> None:
-        """Sums without a document; ``names`` as in `PermutedWords`."""
+        """Sums without a document.
+
+        Args:
+            topics: which words are looked at.
+            site_of: the site of every head.
+            level: whether words of several tokens are words, too.
+            include_self: whether a position and itself are a pair.
+            n_permutations: how often words are permuted.
+            seed: of these permutations.
+            of_words: whether to add up what every word does, for intervals that include other words.
+            names: as in `PermutedWords`.
+        """
         self.topics, self.level, self.include_self, self.site_of = topics, level, include_self, site_of
         self.permuted = PermutedWords(topics, n_permutations, seed, names=names)
+        self.of_words = WordSums(topics, int(site_of.max()) + 1) if of_words else None
         n, n_bins, limit = len(site_of), len(DISTANCE_BINS) + 1, source_limit(len(site_of))
-        self.facts = {"n_permutations": n_permutations, "seed": seed, "limit": limit}
+        self.facts = {"n_permutations": n_permutations, "seed": seed, "limit": limit, "of_words": of_words}
         shapes = {
             "binned": (n, n_bins, 3), "n_binned": (n, n_bins, 3), "squares_binned": (n, n_bins),
             "without_sinks": (n, 3), "n_without_sinks": (n, 3), "sink_mass": (n,), "n_rows": (n,),
@@ -83,6 +97,8 @@ class AttentionSums(Question):
         }  # fmt: skip
         self.sums: dict[str, Sum] = {name: np.zeros(shape) for name, shape in shapes.items()}
         self.sums["by_source"] = SourceSums(limit, shape=(n,))
+        if self.of_words is not None:
+            self.sums |= self.of_words.sums
 
     def prepare(self, words: Words) -> None:
         """The pairs of different words by distance, each and its reverse as one where both are of one stack.
@@ -158,6 +174,9 @@ class AttentionSums(Question):
                 words.add("without_sinks", heads, of_documents[..., :3].sum(0))
                 words.add("n_without_sinks", heads, of_documents[..., 3:6].sum(0))
             self._add_null(heads, values, seen, words)
+            if self.of_words is not None:
+                for own, of_site in zip(seen.heads, seen.values, strict=True):
+                    self.of_words.add(int(self.site_of[own[0]]), of_site, seen.relations, words)
 
     def _add_null(self, heads: Tensor, values: Tensor, seen: Seen, words: Words) -> None:
         """For every permutation, sums of the pairs that would share a topic."""

@@ -96,11 +96,9 @@ class Progress:
         }
 
     def content(self) -> dict[str, Any]:
-        """That of one part, for its file."""
+        """All of it, for a file."""
         left_out = dict(sorted(self.left_out.items()))
-        return {
-            "counts": self.counts.summary(), "left_out": left_out, "measured": self.measured, "corpus": self.corpus,
-        }  # fmt: skip
+        return {**vars(self), "counts": self.counts.summary(), "left_out": left_out}
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Progress":

@@ -139,3 +139,57 @@ class PairScores:
         by_bin = torch.zeros(2, len(self.sizes), len(pair))
         by_bin[:, bins, pair] = torch.stack([self.table[-1], self.table[:-1].sum(0)])
         return torch.cat([self.table, by_bin.flatten(0, 1)]).T.contiguous().numpy()
+
+
+# ---------------------------------------------------------------------------- p-values
+
+# Sums and numbers of pairs of different words: [group, 1], or by distance [bin, 1].
+OfPairs = tuple[np.ndarray, np.ndarray]
+
+
+def with_p_values(contrast: Contrast, every: OfPairs, same: OfPairs) -> Contrast:
+    """The contrast of groups of heads with p-values and q-values of its ratios; as it is without permutations.
+
+    Args:
+        contrast: what was measured, a cell for every group.
+        every: sums and numbers of the pairs of different words. What a permutation does not put into one topic is of
+            different ones.
+        same: those of the pairs that would share a topic, [group, permutation].
+    """
+    if not same[0].shape[-1]:
+        return contrast
+    p_value = permutation_p_value(contrast.ratio, divide(*null_means(every, same)))
+    return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
+
+
+def null_means(every: OfPairs, same: OfPairs) -> tuple[Float64[np.ndarray, "group permutation"], np.ndarray]:
+    """Same-topic and different-topic means under every permutation; arguments as in `with_p_values`."""
+    return divide(*same), divide(every[0] - same[0], every[1] - same[1])
+
+
+def with_matched_p_value(contrast: Contrast, every: OfPairs, same: OfPairs) -> Contrast:
+    """The contrast of all heads at equal distance with its p-value; as it is without permutations.
+
+    Under every permutation, too, bins weigh their number of same-topic pairs. Arguments as in `with_p_values`, by bin
+    of distance in place of groups.
+    """
+    if not same[0].shape[-1]:
+        return contrast
+    # [permutation, bin, relation]; pairs of the same word are in none of it.
+    of_scores, counts = (
+        np.stack([np.zeros_like(shared), shared, total - shared], -1).swapaxes(0, 1)
+        for shared, total in zip(same, every, strict=True)
+    )
+    p_value = permutation_p_value(contrast.ratio, divide(*matched_means(of_scores, counts)[:2]))
+    return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
+
+
+def floor_of(heads: Contrast, n_permutations: int) -> str | None:
+    """The least p-value, where it is not low enough to call a single head; None where it is."""
+    if heads.p_value is None or not n_permutations:
+        return None
+    n_tests = int(np.isfinite(heads.p_value).sum())
+    together = math.floor(2 * n_tests / (CALLED * (n_permutations + 1))) + 1
+    if together == 1:
+        return None
+    return f"p at the floor, 2/{n_permutations + 1:,}: {together} of {n_tests} heads must share it for q < {CALLED}"

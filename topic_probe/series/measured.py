@@ -612,15 +612,12 @@ class Plan:
                 )
             if documents is not None and words.layers is not None:
                 index = words.layers["cosine"].index or {}
-                sums["states"] = kept_of_sources(states, index, slice(0, None, len(SCORES)))
+                sums["states"] = kept_of_sources(states.by_source, index, slice(0, None, len(SCORES)))
         if "attention" in self.measure:
-            by_source = Relations(MAX_SOURCES)
-            heads = measure_attention(
-                model, self.topics, self.documents, accumulators=[by_source], progress=False, **self.attention
-            )
+            heads = measure_attention(model, self.topics, self.documents, progress=False, **self.attention)
             _check_whole(heads.provenance["options"])
             reports["attention"] = heads
-            sums["attention"] = kept_of_sources(by_source, heads.heads.index or {}, slice(None))
+            sums["attention"] = kept_of_sources(heads.by_source, heads.heads.index or {}, slice(None))
         return reports, sums
 
 

@@ -9,7 +9,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from topic_probe.contrast import SourceSums
-from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.heads import layer_starts
 from topic_probe.measure.pair_sums import cosines_of_words, placed
 from topic_probe.measure.words import LabelledWords, labelled_words
@@ -44,21 +43,21 @@ class Grid(NamedTuple):
 # --- keeping ------------------------------------------------------------------------------------------
 
 
-def kept_of_sources(sums: Relations, index: Mapping[str, tuple[Any, ...]], cells: slice) -> dict[str, Any]:
+def kept_of_sources(by_source: SourceSums, index: Mapping[str, tuple[Any, ...]], cells: slice) -> dict[str, Any]:
     """Sums by source of some cells; numbers of pairs once where all cells have the same.
 
     Args:
-        sums: what was added up.
+        by_source: what was added up.
         index: names of the cells that are kept.
         cells: which these are.
     """
-    keys, totals, counts, squares = sums.by_source.rows()
+    keys, totals, counts, squares = by_source.rows()
     counts = counts[:, cells]
     if len(counts) and (counts == counts[:, :1]).all():
         counts = counts[:, :1]
     return {
         "keys": keys.view(np.int64), "sums": totals[:, cells], "counts": counts, "squares": squares[:, cells],
-        "folded": sums.by_source.folded, "index": dict(index),
+        "folded": by_source.folded, "index": dict(index),
     }  # fmt: skip
 
 
