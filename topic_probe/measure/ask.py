@@ -160,7 +160,7 @@ def _ask_batch(view: capture.View, questions: Sequence[Question], batch: TokenBa
     return [
         Counter(
             {name: int(n.sum()) for name, n in own["source"].left_out.items()}
-            | {NO_WORD: int((~own["source"].is_word.any(1)).sum()), MEASURED: int(measured.sum())}
+            | {MEASURED: int(measured.sum())}
         )
         for own, measured in counted
     ]

@@ -98,7 +98,10 @@ class Progress:
     def content(self) -> dict[str, Any]:
         """All of it, for a file."""
         left_out = dict(sorted(self.left_out.items()))
-        return {**vars(self), "counts": self.counts.summary(), "left_out": left_out}
+        return {
+            "counts": self.counts.summary(), "left_out": left_out, "measured": self.measured,
+            "stopped": self.stopped, "corpus": self.corpus, "parts": self.parts,
+        }  # fmt: skip
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Progress":

@@ -43,7 +43,7 @@ class Side:
         total: the sum over those of a word.
         first_token: the number of its first token in ``index``.
         sinks: the positions on which attention is parked.
-        left_out: by reason, how many labelled tokens of a document are no words.
+        left_out: by reason, how many labelled tokens of a document are no words; and whether it has none.
     """
 
     average: Float[Tensor, "batch word token"] | None = None
@@ -66,9 +66,10 @@ class Side:
                 tokens[row, positions] = begins[row, positions[0]] = True
                 places[row, positions[0]] = place
         self.sinks = batch.sinks
-        self.left_out: Mapping[str, Int64[Tensor, " batch"]] = {
+        self.left_out: Mapping[str, Tensor] = {
             PIECES: (labelled & ~batch.whole).sum(1),
             FIRST: (labelled & batch.whole & batch.sinks).sum(1),
+            NO_WORD: ~tokens.any(1),
         }
         self.index, self.real = _positions(tokens)
         self.first, is_word = _positions(begins)
@@ -96,7 +97,10 @@ def _positions(chosen: Bool[Tensor, "batch position"]) -> tuple[Int64[Tensor, "b
 
 
 def _compounds(batch: TokenBatch, topics: Topics) -> Iterator[tuple[int, list[int], int]]:
-    """The words of several tokens that topics know: document, positions, place. One that begins at a sink is none."""
+    """The words of several tokens that topics know: document, positions, place.
+
+    One that begins at a sink is none, and neither is one that a decoder does not read to its end.
+    """
     n_single = len(topics.words) - len(topics.compounds)  # compounds are the last of the words
     known = {pieces: n_single + number for number, pieces in enumerate(topics.compounds)}
     for row, (ids, words) in enumerate(zip(batch.ids.tolist(), batch.word_index.tolist(), strict=True)):
@@ -104,7 +108,8 @@ def _compounds(batch: TokenBatch, topics: Topics) -> Iterator[tuple[int, list[in
         for word, run in groupby(range(len(words)), key=words.__getitem__):
             positions = list(run)
             place = known.get(tuple(ids[position] for position in positions))
-            if word not in (-1, at_sink) and len(positions) > 1 and place is not None:
+            whole = len(positions) > 1 and bool(batch.mask[row, positions[-1]])
+            if word not in (-1, at_sink) and whole and place is not None:
                 yield row, positions, place
 
 

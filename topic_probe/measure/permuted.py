@@ -192,4 +192,7 @@ def floor_of(heads: Contrast, n_permutations: int) -> str | None:
     together = math.floor(2 * n_tests / (CALLED * (n_permutations + 1))) + 1
     if together == 1:
         return None
-    return f"p at the floor, 2/{n_permutations + 1:,}: {together} of {n_tests} heads must share it for q < {CALLED}"
+    shared = f"{together} of {n_tests} heads must share it for q < {CALLED}"
+    if together > n_tests:
+        shared = f"none of {n_tests} heads can have q < {CALLED}"
+    return f"p at the floor, 2/{n_permutations + 1:,}: {shared}"

@@ -56,7 +56,7 @@ Number = Literal["effect_size", "ratio", "topic_ratio", "difference"]
 
 # What one run over documents has and a series cannot give to each of its steps.
 _OF_ONE_RUN = {
-    "accumulators", "progress", "folder", "part", "part_size",
+    "accumulators", "questions", "progress", "folder", "part", "part_size",
 }  # fmt: skip
 
 
