@@ -205,12 +205,16 @@ class AttentionReport(Report, kind="attention"):
         )
 
     def _tables(self) -> "dict[str, pd.DataFrame]":
-        overall = self.overall.to_dataframe()
-        for name in ("n_same_word", "n_same_topic", "n_different_topic"):
-            overall[name] = overall[name] // max(len(self.heads), 1)  # pairs of a head
         shares = self.variance_of_overall()
         more = {} if shares is None else {"the variance of the overall ratio": shares}
-        return {"AttentionReport: all heads": overall} | more | self.tables_of_heads()
+        return {"AttentionReport: all heads": self.table_of_all()} | more | self.tables_of_heads()
+
+    def table_of_all(self) -> "pd.DataFrame":
+        """A row for all heads together, with the numbers of pairs of a head."""
+        table = self.overall.to_dataframe()
+        for name in ("n_same_word", "n_same_topic", "n_different_topic"):
+            table[name] //= max(len(self.heads), 1)
+        return table
 
     def tables_of_heads(self) -> "dict[str, pd.DataFrame]":
         """The heads that turn towards words of their topic and those that turn away, under headings that count them."""
@@ -379,10 +383,12 @@ def attention_of(
         each.facts |= facts or {}
     options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
     options |= recorded(reading, statistics)
+    read = {"read": "rows beside the fused kernel" if view.reads_rows() else "whole patterns at hook points"}
     parts = [
         {
             "index": heads.index(range(len(heads))),
-            "provenance": provenance(each.topics, model=view.facts.description, options=options, seed=statistics.seed),
+            "provenance": read
+            | provenance(each.topics, model=view.facts.description, options=options, seed=statistics.seed),
             **({} if each.of_words is None else {"strata": each.of_words.strata}),
         }
         for each in own

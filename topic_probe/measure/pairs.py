@@ -224,7 +224,9 @@ class Words:
         if name not in self.pending:
             shape = (len(self.sources), *sums.shape, 7) if by_source else tuple(sums.shape)
             self.pending[name] = wide(torch.zeros(shape, device=values.device))
-        self.pending[name][(slice(None), at) if by_source else at] += values
+        index = at if isinstance(at, tuple) else (at,)
+        index = tuple(part.to(values.device) if isinstance(part, Tensor) else part for part in index)
+        self.pending[name][(slice(None), *index) if by_source else index] += values
 
 
 def wide(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
