@@ -187,12 +187,13 @@ def text_of(report: Any, *, wide: bool) -> str:
     """What a report shows; of attention the heads with the strongest evidence, and what was read and left out."""
     if report.kind != "attention":
         return str(report.to_text(wide=wide))
+    from topic_probe.contrast import dashed
     from topic_probe.report import about_parts, about_trial
     from topic_probe.tables import as_text
 
-    overall = as_text(report.table_of_all(), wide=wide)
+    overall = as_text(dashed(report.table_of_all()), wide=wide)
     tables = report.tables_of_heads().items()
-    heads = "\n\n".join(f"{heading}\n{as_text(table, wide=wide)}" for heading, table in tables)
+    heads = "\n\n".join(f"{heading}\n{as_text(dashed(table), wide=wide)}" for heading, table in tables)
     counts = report.provenance
     read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
     lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}

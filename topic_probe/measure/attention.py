@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, SourceSums, contrast_of_sources, matched_contrast
+from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, dashed, matched_contrast
+from topic_probe.estimate import MIN_UNITS, check_interval, divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.ask import Question, ask
@@ -24,8 +25,8 @@ from topic_probe.measure.word_variance import WordVariance
 from topic_probe.notices import warn
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
+from topic_probe.sums import SourceSums, columns
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import MIN_UNITS, check_interval, divide
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,16 +147,12 @@ class AttentionReport(Report, kind="attention"):
     @property
     def towards(self) -> Contrast:
         """The heads that attend more to words of the same topic, by the intervals of their effect sizes."""
-        return self._beyond(self.heads.interval_of("effect_size")[:, 0] > 0)
+        return self.heads.top(len(self.heads), towards=True)
 
     @property
     def away(self) -> Contrast:
         """The heads that attend less to words of the same topic, by the intervals of their effect sizes."""
-        return self._beyond(self.heads.interval_of("effect_size")[:, 1] < 0)
-
-    def _beyond(self, chosen: np.ndarray) -> Contrast:
-        some = self.heads[np.flatnonzero(chosen)]
-        return some.top(len(some))
+        return self.heads.top(len(self.heads), towards=False)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every head."""
@@ -439,7 +436,7 @@ def _pooled(
 ) -> Contrast:
     """The contrast of groups of heads, with intervals and p-values."""
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
-    rows = [np.add.reduceat(part, starts, axis=1) for part in sums["by_source"].rows()[1:]]
+    rows = [np.add.reduceat(part, starts, axis=1) for part in columns(sums["by_source"].rows()[1])]
     beside = None if variance is None else functools.partial(variance.beside, starts=starts)
     contrast = contrast_of_sources(*rows, confidence=confidence, beside=beside)
     both = int((rows[1][:, :, 1:] > 0).all(2).any(1).sum())

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int8, Int64
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from topic_probe.contrast import NO_RELATION, SourceSums, word_relations
+from topic_probe.contrast import NO_RELATION, word_relations
+from topic_probe.sums import N_COLUMNS, SourceSums
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 
@@ -222,7 +223,7 @@ class Words:
         sums = self._sums[name]
         by_source = isinstance(sums, SourceSums)
         if name not in self.pending:
-            shape = (len(self.sources), *sums.shape, 7) if by_source else tuple(sums.shape)
+            shape = (len(self.sources), *sums.shape, N_COLUMNS) if by_source else tuple(sums.shape)
             self.pending[name] = wide(torch.zeros(shape, device=values.device))
         index = at if isinstance(at, tuple) else (at,)
         index = tuple(part.to(values.device) if isinstance(part, Tensor) else part for part in index)

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import Contrast, matched_means
+from topic_probe.estimate import benjamini_hochberg, divide, permutation_p_value
 from topic_probe.measure.words import LabelledWords
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import benjamini_hochberg, divide, permutation_p_value
 
 # A head is called below this q-value.
 CALLED = 0.05

@@ -1,8 +1,7 @@
 """One report of several fits of topics, whose intervals include that other fits would have given other numbers.
 
 A number of k fits is that of their pairs together. Their spread gives its variance as it would that of a mean of k
-numbers; what sources alone make of that spread is known from leaving them out, and taken off, because it is counted
-there.
+numbers, less what sources make of it, because that is counted already.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 
-from topic_probe.contrast import Contrast, side_by_side
+from topic_probe.contrast import Beside, Contrast, estimate_of_sources, side_by_side
+from topic_probe.estimate import MIN_SEEDS, benjamini_hochberg, over_refits
 from topic_probe.measure.attention import AttentionReport, contrasts_of
 from topic_probe.measure.folder import add_sums
-from topic_probe.measure.word_variance import gradient_of, moved, totals_of
-from topic_probe.uncertainty import Beside, benjamini_hochberg, divide
-
-# Of two fits, the spread has one degree of freedom, and an interval of 12.7 standard errors says nothing.
-MIN_FITS = 3
+from topic_probe.sums import aligned
 
 
 def pool(reports: Sequence[AttentionReport]) -> AttentionReport:
@@ -33,6 +29,7 @@ def pool(reports: Sequence[AttentionReport]) -> AttentionReport:
         ValueError: for fewer than two reports, and for reports of other models or other documents.
 
     Example:
+        >>> import torch
         >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
         >>> toy = tp.build_toy(tp.ToyConfig(world=world))
         >>> ids = world.documents(10, generator=torch.Generator().manual_seed(0)).ids
@@ -53,7 +50,7 @@ def pool(reports: Sequence[AttentionReport]) -> AttentionReport:
     for sums in every[1:]:
         add_sums(pooled, sums)
     parts = {name: value for name, value in parts.items() if name != "strata"}
-    found = contrasts_of(pooled, parts, _Fits(every, pooled))
+    found = contrasts_of(pooled, parts, _Fits(every))
     for name in ("overall", "stacks", "layers", "heads", "overall_matched"):
         found[name] = _with_p_values(found[name], [getattr(report, name) for report in reports])
     described = ("topics", "left_out", "documents_measured")
@@ -76,41 +73,25 @@ def _with_p_values(contrast: Contrast, fits: Sequence[Contrast]) -> Contrast:
 class _Fits:
     """The variance of numbers of groups of heads that is due to fits."""
 
-    def __init__(self, every: Sequence[Mapping[str, Any]], pooled: Mapping[str, Any]) -> None:
-        self._every = [sums["by_source"] for sums in every]
-        self._pooled = pooled["by_source"]
+    def __init__(self, every: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = aligned([sums["by_source"] for sums in every])
 
     def explained(self, contrast: Contrast) -> Contrast:
         """A contrast that says so where fits are too few."""
-        if len(self._every) >= MIN_FITS:
+        n = len(self._rows)
+        if n >= MIN_SEEDS:
             return contrast
-        return replace(
-            contrast, note=f"no interval: {len(self._every)} fits of topics, at least {MIN_FITS} are needed"
-        )
+        return replace(contrast, note=f"no interval: {n} fits of topics, at least {MIN_SEEDS} are needed")
 
     def beside(self, kind: str, starts: Int64[np.ndarray, " group"]) -> Beside:
-        """The spread of fits, less what sources make of it."""
-        nothing, k = np.zeros(len(starts)), len(self._every)
-        if k < MIN_FITS:
-            return Beside(nothing, nothing * np.nan, nothing)
-        influence = self._influence(kind, starts)  # [fit, source, group]
-        n = influence.shape[1]
-        of_fits = (influence.sum(1) ** 2).sum(0)
-        noise = ((influence - influence.mean(1, keepdims=True)) ** 2).sum((0, 1)) * n / (n - 1)
-        variance, raw = (of_fits - noise) * k / (k - 1), of_fits * k / (k - 1)
-        there = variance > 0
-        return Beside(nothing, np.where(there, variance, 0), np.where(there, 2 * raw**2 / (k - 1), 0))
-
-    def _influence(
-        self, kind: str, starts: Int64[np.ndarray, " group"]
-    ) -> Float64[np.ndarray, "fit source group"]:
-        """How far every fit's sums of a source move the number, less the fit's share of what all fits' do."""
-        totals = np.add.reduceat(totals_of(self._pooled).sum(0), starts)
-        gradient, keys = gradient_of(totals, kind), self._pooled.rows()[0]
-        found = np.zeros((len(self._every), len(keys), len(starts)))
-        for of_fit, own in zip(found, self._every, strict=True):
-            held = own.rows()[0]
-            at = np.searchsorted(keys, held % own.limit if self._pooled.folded else held)
-            np.add.at(of_fit, at, moved(gradient, np.add.reduceat(totals_of(own), starts, axis=1), totals))
-        n = np.stack([np.add.reduceat(own.total().counts[..., 1], starts) for own in self._every])
-        return found - divide(n, n.sum(0))[:, None] * found.sum(0)
+        """The spread of fits, less what sources make of it (`over_refits`)."""
+        estimates = []
+        for rows in self._rows:
+            sums, counts, squares = (np.add.reduceat(part, starts, axis=1) for part in rows)
+            of_effect = squares if kind == "effect_size" else None
+            estimates.append(estimate_of_sources(sums, counts, of_effect))
+        fits, nothing = over_refits(estimates).factors[1], np.zeros(len(starts))
+        variance = fits.share * fits.squares
+        if len(self._rows) < MIN_SEEDS:
+            variance = variance * np.nan
+        return Beside(nothing, variance, 2 * variance**2 / fits.degrees)

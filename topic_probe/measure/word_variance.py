@@ -26,11 +26,12 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, Contrast, SourceSums
+from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, Beside, Contrast
+from topic_probe.estimate import MIN_UNITS, divide
 from topic_probe.measure.pairs import Words
 from topic_probe.measure.words import LabelledWords
+from topic_probe.sums import SourceSums, columns
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import MIN_UNITS, Beside, divide
 
 # Sums of words are kept apart for so many groups of sources.
 N_GROUPS = 4
@@ -91,7 +92,7 @@ class WordVariance:
         self._pairs = of_words[:, 0, :, :, 3:].sum((0, 1, 3))  # in how many every word is
         self._groups = of_words[:, 0].sum(2) / 2  # every pair is in those of two words
         self._words, self._layer_of = _within_strata(of_words, strata), layer_of
-        self._totals = totals_of(sums["by_source"]).sum(0)
+        self._totals = _totals(sums["by_source"]).sum(0)
 
     @property
     def n_words(self) -> int:
@@ -109,7 +110,7 @@ class WordVariance:
         layers, nothing = self._layer_of[starts], np.zeros(len(starts))
         if self.n_words < MIN_UNITS:
             return Beside(nothing * np.nan, nothing, nothing)
-        gradient = gradient_of(np.add.reduceat(self._totals, starts), kind)
+        gradient = _gradient(np.add.reduceat(self._totals, starts), kind)
         of_words, of_groups = (np.add.reduceat(part, layers) for part in (self._words, self._groups))
         variance, of_variance = _variance(gradient, of_words, of_groups)
         # A word in n of the pairs moves a number as n, so that a few frequent ones may be most of Σ ψ².
@@ -136,7 +137,7 @@ def _within_strata(
     return found
 
 
-def gradient_of(totals: Float64[np.ndarray, "cell 5"], kind: str) -> Float64[np.ndarray, "cell 4"]:
+def _gradient(totals: Float64[np.ndarray, "cell 5"], kind: str) -> Float64[np.ndarray, "cell 4"]:
     """Derivatives by the means of same-topic and of different-topic scores, of both, and of squares.
 
     Of the effect size, of the difference, or of the logarithm of the ratio.
@@ -155,7 +156,7 @@ def gradient_of(totals: Float64[np.ndarray, "cell 5"], kind: str) -> Float64[np.
     return np.stack(columns, -1)
 
 
-def moved(
+def _moved(
     gradient: Float64[np.ndarray, "cell *shape 4"], part: np.ndarray, whole: np.ndarray
 ) -> Float64[np.ndarray, "cell *shape"]:
     """How far parts of sums move a number, around the means of a whole that they are parts of."""
@@ -179,7 +180,7 @@ def _variance(
 
     NaN where fewer than two groups of sources have pairs of both kinds.
     """
-    influence = moved(gradient[:, None, None, None], of_words, of_groups[:, None, :, None])
+    influence = _moved(gradient[:, None, None, None], of_words, of_groups[:, None, :, None])
     n_pairs = of_groups[..., 3:]
     weight = np.nan_to_num(divide(n_pairs, n_pairs.sum(1, keepdims=True))).min(-1)
     weighed = np.nan_to_num(influence) * weight[:, None, :, None]
@@ -194,6 +195,6 @@ def _variance(
     return variance, ((of_each - of_each.mean(1, keepdims=True)) ** 2).sum(1) * n / (n - 1)
 
 
-def totals_of(by_source: SourceSums) -> Float64[np.ndarray, "source cell 5"]:
-    _, sums, counts, squares = by_source.rows()
+def _totals(by_source: SourceSums) -> Float64[np.ndarray, "source cell 5"]:
+    sums, counts, squares = columns(by_source.rows()[1])
     return np.concatenate([sums[..., 1:], squares[..., None], counts[..., 1:]], -1)
