@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, dashed, matched_contrast
+from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_contrast
 from topic_probe.estimate import MIN_UNITS, check_interval, divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
