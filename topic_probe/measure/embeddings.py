@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, Contrast, PairSums
@@ -25,16 +25,8 @@ from topic_probe.measure.engine import (
     topics_and_accumulators,
     why_nothing,
 )
-from topic_probe.measure.matrix import MatrixReport, embedding_matrices
+from topic_probe.measure.matrix import MAX_WORDS, MatrixReport, matrices_of_words
 from topic_probe.measure.options import Intervals, Reading, Resampling, Run, recorded
-from topic_probe.measure.pair_sums import (
-    GroupSums,
-    PairSquares,
-    group_sums,
-    pair_squares,
-    pair_sums,
-    word_ends,
-)
 from topic_probe.measure.patterns import (
     every_position,
     left_out_of,
@@ -45,13 +37,22 @@ from topic_probe.measure.patterns import (
 )
 from topic_probe.measure.scores import BatchScores, Pairs, Units
 from topic_probe.measure.sums import Parts, Progress, Sums
-from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
+from topic_probe.measure.words import (
+    SCORES,
+    EmbeddingWords,
+    labelled_words,
+    topic_squares,
+    topic_sums,
+    word_ends,
+    word_squares,
+    word_sums,
+)
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
-from topic_probe.uncertainty import no_interval_reason, word_intervals
+from topic_probe.uncertainty import no_interval_reason, split_halves, word_intervals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -285,69 +286,55 @@ def _of_words(
     model: Any, topics: Topics, known: capture.Facts, options: Mapping[str, Any], intervals: Intervals
 ) -> EmbeddingReport:
     """The report of the table of embeddings."""
-    words = labelled_words(
-        capture.word_embeddings(model),
-        topics,
-        center=options["center"],
-        remove_components=options["remove_components"],
-        exclude=options["exclude"],
-    )
-    sums = group_sums(words, seed=intervals.seed, squares=options["effect_size"])
-    overall, by_topic = pair_sums(sums, words)
-    squares = None
-    if options["effect_size"]:
-        squares = pair_squares(words, sums, by_form=intervals.n_resamples > 0)
+    taken_out = {name: options[name] for name in ("center", "remove_components", "exclude")}
+    words = labelled_words(capture.word_embeddings(model), topics, **taken_out)
+    ones, index = np.ones((len(words), 1)), {"topic": topics.topic_labels, "n_words": _n_words(words)}
+    n_of_topics = np.rint(topic_sums(words, ones, words.counts))
+    overall, by_topic = {}, {}
+    for score, rows in words.scored.items():
+        sums, squares, of_topics = word_sums(words, rows, rows), None, None
+        if options["effect_size"]:
+            squares = word_squares(words, rows)
+            of_topics = topic_squares(words, rows, squares)
+        pairs = PairSums(sums.sum(0), words.counts.sum(0), None if squares is None else squares.sum())
+        interval = _interval(words, rows, squares, options["statistic"], intervals)
+        overall[score] = pairs.contrast(statistic=options["statistic"], **interval)
+        pairs = PairSums(topic_sums(words, rows, sums), n_of_topics, of_topics)
+        by_topic[score] = pairs.contrast(index=index)
+    matrices = None
+    if len(words) <= MAX_WORDS:
+        products = np.stack([rows @ rows.T for rows in words.scored.values()])
+        matrices = matrices_of_words(products, {"score": SCORES}, words)
     record = provenance(
         topics, model=known.description, options=dict(options), seed=intervals.seed, left_out=words.left_out
     )
-    cosine, dot = _with_intervals(overall, sums, squares, words, options["statistic"], intervals)
-    per_topic = _per_topic(by_topic, squares, words)
-    return EmbeddingReport(cosine, dot, per_topic, None, record, embedding_matrices(words, sums))
+    return EmbeddingReport(**overall, topics=by_topic, layers=None, provenance=record, matrices=matrices)
 
 
-def _per_topic(sums: PairSums, squares: PairSquares | None, words: EmbeddingWords) -> dict[str, Contrast]:
-    topics, forms = words.topics, words.form
-    sizes = topics.incidence.by_topic(words.group.bincount(minlength=len(topics.incidence)).double()).long()
-    # Forms of one word count once in a topic; most words have but one.
-    several = forms.bincount()[forms] > 1
-    entry, topic = topics.incidence.topics_in_common(words.group[several], words.group[several])
-    once = torch.unique(torch.stack([forms[several][entry], topic]), dim=1)[1]
-    sizes += once.bincount(minlength=topics.n_topics) - topic.bincount(minlength=topics.n_topics)
-    index = {
-        "topic": topics.topic_labels,
-        "n_words": tuple(sizes.tolist()),
-    }
-    of_topics = [None] * len(SCORES) if squares is None else squares.topics
-    return {
-        score: PairSums(values, sums.counts, of_pairs).contrast(index=index)
-        for score, values, of_pairs in zip(SCORES, sums.sums, of_topics, strict=True)
-    }
+def _n_words(words: EmbeddingWords) -> tuple[int, ...]:
+    """How many words every topic has; forms of one word count once."""
+    entry, topic = words.members.nonzero()
+    of_topic = np.unique(np.stack([words.form.numpy()[entry], topic]), axis=1)[1]
+    return tuple(np.bincount(of_topic, minlength=words.topics.n_topics).tolist())
 
 
-def _with_intervals(
-    overall: PairSums,
-    of_groups: GroupSums,
-    squares: PairSquares | None,
+def _interval(
     words: EmbeddingWords,
+    rows: Float[np.ndarray, "word width"],
+    squares: Float64[np.ndarray, " word"] | None,
     statistic: Literal["ratio", "difference"],
     intervals: Intervals,
-) -> list[Contrast]:
-    """The contrasts of cosine and dot product, each with its interval."""
-    totals = [None] * len(SCORES) if squares is None else [np.asarray(total) for total in squares.total]
-    parts = [PairSums(sums, overall.counts, total) for sums, total in zip(overall.sums, totals, strict=True)]
-    if intervals.n_resamples == 0:
-        return [part.contrast(statistic=statistic) for part in parts]
-    ends = word_ends(words, of_groups)
+) -> dict[str, Any]:
+    """The intervals of a score, with the reason where there is none."""
+    if not intervals.n_resamples:
+        return {}
+    ends = word_ends(words, rows, rows, split_halves(words.strata, seed=intervals.seed))
     # Every pair has two ends.
-    of_words = None if squares is None or squares.by_form is None else 2 * squares.by_form.numpy()
-    limits, *of_effects = word_intervals(ends, of_words, words.strata, statistic=statistic, **vars(intervals))
-    names = "interval", "effect_size_interval"
-    found = []
-    for number, part in enumerate(parts):
-        uncertainty = dict(zip(names, (of_score[number] for of_score in (limits, *of_effects)), strict=False))
-        note = no_interval_reason(limits[number], words.n_forms, "words")
-        found.append(part.contrast(note=note, statistic=statistic, **uncertainty))
-    return found
+    of_words = None if squares is None else 2 * words.by_form(squares)[:, None]
+    found = word_intervals(ends, of_words, words.strata, statistic=statistic, **vars(intervals))
+    names = ("interval", "effect_size_interval")
+    limits = {name: limits[0] for name, limits in zip(names, found, strict=False)}
+    return limits | {"note": no_interval_reason(limits["interval"], words.n_forms, "words")}
 
 
 # ---------------------------------------------------------------------------- states of layers

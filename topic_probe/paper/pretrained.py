@@ -18,7 +18,7 @@ from jaxtyping import Float64
 from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.pair_sums import group_sums, pair_sums
+from topic_probe.measure.words import word_sums
 from topic_probe.measure.words import labelled_words
 from topic_probe.paper.recipe import Run
 from topic_probe.text.corpus import Corpus
