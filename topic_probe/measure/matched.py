@@ -1,46 +1,36 @@
-"""Is it topics, or do words of a topic merely occur together? Pairs compared at equal co-occurrence and frequency."""
+"""Is it topics, or do words of a topic merely occur together? Pairs compared at equal co-occurrence and frequency.
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+Pairs of words are in bins of how often they occur together and of how frequent the two are. A bin has a number, from
+which what a pair has in common with others is told: [co-occurrence, frequency], and in documents also [distance].
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, matched_contrast, matched_means, matched_spread
+from topic_probe.contrast import Contrast, matched_contrast, matched_means, side_by_side
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.heads import layer_starts
-from topic_probe.measure.matching import (
-    MATCHED_ON,
-    Bins,
-    ClassSums,
-    MatchedWords,
-    attention_by_class,
-    collapse,
-    coverage_of,
-    noted,
-    pair_codes,
-    ways_of,
-)
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Shown, recorded
-from topic_probe.measure.words import SCORES, pairs_of_labels
+from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
+from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import (
+    Alternative,
     Ends,
-    compare,
     divide,
     no_interval_reason,
     permutation_p_value,
     source_interval,
+    split_halves,
     word_interval,
 )
 
@@ -50,7 +40,18 @@ if TYPE_CHECKING:
 # The first distance |i − j| of every bin but the first.
 DISTANCE_BINS = (2, 3, 5, 9, 17, 33, 65, 129, 257)
 
-_ROWS_AT_ONCE = 512
+# What pairs have to have in common to be compared, as axes of bins [co-occurrence, frequency, distance].
+MATCHED_ON: dict[str, tuple[int, ...]] = {
+    "nothing": (),
+    "frequency": (1,),
+    "co-occurrence": (0,),
+    "co-occurrence and frequency": (0, 1),
+    "co-occurrence, frequency and distance": (0, 1, 2),
+}
+
+Statistic = Literal["ratio", "difference"]
+
+NOT_MATCHED = "no bin holds pairs of the same topic and of different topics"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,7 +77,6 @@ class MatchedReport(Report, kind="matched"):
         heads: attention by head, matched on everything.
         coverage: "embeddings" and "attention": the share of same-topic pairs in bins that hold both kinds, for
             every way of matching.
-        bins: "cosine", "dot" and "attention": every bin that holds a pair, with its limits.
         provenance: model, topics, options, versions, and what was left out and why.
     """
 
@@ -87,50 +87,30 @@ class MatchedReport(Report, kind="matched"):
     layers: Contrast | None
     heads: Contrast | None
     coverage: Mapping[str, Float64[np.ndarray, " way"]]
-    bins: Mapping[str, Contrast]
     provenance: Mapping[str, Any]
 
-    def surviving(self, score: Literal["cosine", "dot", "attention"]) -> Float64[np.ndarray, " way"]:
-        """For every way of matching, the matched difference ÷ the difference of all pairs.
-
-        1 where matching takes nothing away, 0 where it takes everything. It has no meaning where there is no effect.
-        """
-        difference = self._scores()[score].difference
-        return divide(difference, difference[0])
-
-    def _scores(self) -> dict[str, Contrast]:
-        scores = {"cosine": self.cosine, "dot": self.dot, "attention": self.attention}
-        return {name: contrast for name, contrast in scores.items() if contrast is not None}
-
-    def to_dataframe(self, by: Literal["match", "bin", "layer", "head"] = "match") -> "pd.DataFrame":
-        """A row for every score and way of matching; by "bin" for every bin; by "layer" or "head" of attention."""
+    def to_dataframe(self, by: Literal["match", "layer", "head"] = "match") -> "pd.DataFrame":
+        """A row for every score and way of matching; by "layer" or "head" those of attention."""
         import pandas as pd
 
-        if by in ("layer", "head"):
+        if by == "match":
+            scores = {"cosine": self.cosine, "dot": self.dot, "attention": self.attention}
+            parts = [
+                contrast.to_dataframe({"score": [score] * len(contrast)}).assign(
+                    coverage=self.coverage["attention" if score == "attention" else "embeddings"]
+                )
+                for score, contrast in scores.items()
+                if contrast is not None
+            ]
+        elif by in ("layer", "head"):
             contrast = self.layers if by == "layer" else self.heads
             if contrast is None:
                 raise ValueError("no attention was measured: pass documents to measure_matched")
-            return _without_columns(contrast.to_dataframe())
-        if by == "bin":
-            parts = [contrast.to_dataframe().assign(score=score) for score, contrast in self.bins.items()]
-        elif by == "match":
-            parts = [
-                contrast.to_dataframe().assign(
-                    score=score,
-                    coverage=self.coverage["attention" if score == "attention" else "embeddings"],
-                    surviving=self.surviving(score),  # type: ignore[arg-type]
-                )
-                for score, contrast in self._scores().items()
-            ]
+            parts = [contrast.to_dataframe()]
         else:
-            raise ValueError(f"by must be 'match', 'bin', 'layer' or 'head', got {by!r}")
-        table: pd.DataFrame = _without_columns(pd.concat(parts, ignore_index=True))
-        return table[["score", *(name for name in table.columns if name != "score")]]
-
-
-def _without_columns(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Without the columns on a word with itself, which has no co-occurrence to be matched on."""
-    return table.drop(columns=["same_word", "topic_ratio", "n_same_word"])
+            raise ValueError(f"by must be 'match', 'layer' or 'head', got {by!r}")
+        # A word with itself has no co-occurrence to be matched on.
+        return pd.concat(parts, ignore_index=True).drop(columns=["same_word", "topic_ratio", "n_same_word"])
 
 
 @shares
@@ -150,7 +130,7 @@ def measure_matched(
     patterns: Patterns,
     intervals: Intervals,
     permutations: Permutations,
-    shown: Shown,
+    run: Run,
 ) -> MatchedReport:
     """Same topic against different topics, between pairs of words matched on co-occurrence and frequency.
 
@@ -187,12 +167,9 @@ def measure_matched(
     model = open_model(model)
     known = capture.facts(model, topics)
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
-    words = MatchedWords.of(
-        model, topics, cooccurrence, min_documents=min_documents, center=center, exclude=excluded
-    )
+    words, counted = _matched_words(model, topics, cooccurrence, min_documents, center, excluded)
+    pairs = _Pairs.of(words, counted, pmi_bins, frequency_bins)
     n_bins = {"pmi_bins": pmi_bins, "frequency_bins": frequency_bins}
-    bins = Bins.of(words, **n_bins)
-    codes = pair_codes(bins.classes, words.same, words.different)
     options = {
         **n_bins, "min_documents": min_documents, "center": center,
         "exclude": excluded, "max_length": reading.max_length, "long": reading.long, "statistic": statistic,
@@ -204,301 +181,226 @@ def measure_matched(
         "words": words.n_forms,
         "cooccurrence": {"documents": cooccurrence.n_documents, **cooccurrence.provenance},
     }
-    sums = None
-    if documents is not None:
-        sums = attention_by_class(
-            model,
-            Topics.from_token_ids({"words": words.ids}, vocabulary_size=topics.vocabulary_size),
-            codes,
-            documents,
-            distances=DISTANCE_BINS,
-            table=permutations.n_permutations > 0,
-            **vars(reading),
-            **vars(patterns),
-            **vars(shown),
+    permuted = pairs.permuted_groups(permutations.n_permutations, intervals.seed)
+    cosine, dot = (
+        _contrast_of_words(pairs, score, permuted, statistic, intervals, permutations) for score in SCORES
+    )
+    coverage = {"embeddings": cosine.n_same_topic / cosine.n_same_topic.max()}
+    report = MatchedReport(cosine, dot, None, None, None, coverage, record)
+    if documents is None:
+        return report
+    return _with_attention(report, model, pairs, permuted, documents, reading, patterns, intervals, permutations, run)
+
+
+# --------------------------------------------------------------------------------- words and their bins
+
+
+def _matched_words(
+    model: Any,
+    topics: Topics,
+    cooccurrence: Cooccurrence,
+    min_documents: int,
+    center: bool,
+    exclude: Iterable[int],
+) -> tuple[EmbeddingWords, Cooccurrence]:
+    """The words with a topic, a row in the embedding table and enough documents, by their ids, and their counts."""
+    if cooccurrence.vocabulary_size != topics.vocabulary_size:
+        raise ValueError(
+            f"co-occurrence was counted over a vocabulary of {cooccurrence.vocabulary_size} ids, the topics have "
+            f"{topics.vocabulary_size}: count it with count_cooccurrence(documents, topics)"
         )
-    comparison = _Comparison(words, bins, codes, sums, statistic, intervals, permutations)
-    attention, layers, heads = None, None, None
-    cosine, dot, by_bin = comparison.embeddings()
-    coverage = {"embeddings": coverage_of(comparison.counts)}
-    if sums is not None:
-        record["documents"] = sums.record
-        attention, layers, heads, by_bin["attention"], coverage["attention"] = comparison.attention(sums)
-    return MatchedReport(cosine, dot, attention, layers, heads, coverage, by_bin, record)
+    words = labelled_words(capture.word_embeddings(model), topics, center=center, exclude=exclude)
+    rows = cooccurrence.rows_of(words.ids)
+    enough = (rows >= 0) & (cooccurrence.document_frequency[rows] >= max(1, min_documents))
+    left_out = dict(words.left_out) | {
+        "words that co-occurrence was not counted of": int((rows < 0).sum()),
+        f"words in fewer than {min_documents} documents": int((~enough & (rows >= 0)).sum()),
+    }
+    left_out = {reason: n for reason, n in left_out.items() if n}
+    kept = enough.nonzero().flatten()
+    kept = kept[words.ids[kept].argsort()]
+    if len(kept) < 2:
+        raise ValueError(
+            f"{len(kept)} of {len(topics.words)} words with a topic are left to compare, two are needed: {left_out}"
+        )
+    chosen = EmbeddingWords(
+        topics, words.places[kept], words.rows[kept.numpy()], words.norms[kept.numpy()], left_out
+    )
+    return chosen, cooccurrence.restrict(chosen.ids)
 
 
 @dataclass(frozen=True)
-class _Comparison:
-    """Means of matched pairs by way of matching, with their intervals and p-values.
+class _Pairs:
+    """All pairs of the words that are compared.
 
-    ``codes`` say what is known of every pair: 3 · its bin + 1 for the same topic, + 2 for different ones; −1 for no
-    pair. ``measured`` is the attention by them.
+    Attributes:
+        words: the words, in the order of their ids.
+        codes: of every pair 3 · its bin + 1 for the same topic, + 2 for different ones; −1 for forms of one word.
+        shape: how many bins of co-occurrence (the first: never together) and of frequency there are.
+        strata: the words of equal frequency, whose topics are permuted.
     """
 
-    words: MatchedWords
-    bins: Bins
-    codes: Shaped[Tensor, "word word"]
-    measured: ClassSums | None
-    statistic: Literal["ratio", "difference"]
-    intervals: Intervals
-    permutations: Permutations
+    words: EmbeddingWords
+    codes: Int64[np.ndarray, "word word"]
+    shape: tuple[int, int]
+    strata: list[Int64[np.ndarray, "_"]]
 
-    @cached_property
-    def counts(self) -> Float64[np.ndarray, "pmi frequency 1 3"]:
-        """Numbers of pairs."""
-        return self._by_code(np.ones(tuple(self.codes.shape)))
-
-    def _by_code(self, values: Float64[np.ndarray, "word word"]) -> Float64[np.ndarray, "pmi frequency 1 3"]:
-        shape = (*self.bins.shape, 1, 3)
-        codes = self.codes.numpy()
-        # Both directions of a pair are in the table; one is enough.
-        total = np.bincount(codes[codes >= 0], values[codes >= 0], minlength=math.prod(shape))
-        return np.asarray(total.reshape(shape) / 2)
-
-    # --- embeddings -----------------------------------------------------------------------------
-
-    def embeddings(self) -> tuple[Contrast, Contrast, dict[str, Contrast]]:
-        """Cosine and dot product by way of matching, and by bin."""
-        intervals, units = self._word_intervals(), (self.words.n_forms, "words")
-        contrasts, by_bin = [], {}
-        for number, score in enumerate(SCORES):
-            table = self.words.scores[score]
-            sums, squares = self._by_code(table), self._by_code(table**2).sum(-1)
-            p_values = self._p_values(sums, self.counts, score)
-            limits = {"interval": intervals[:, number]}
-            contrasts.append(self._contrast(sums, self.counts, squares, limits, units, p_values))
-            by_bin[score] = self._by_bin(sums, self.counts, squares)
-        return contrasts[0], contrasts[1], by_bin
-
-    def _word_intervals(self) -> Float64[np.ndarray, "way score 2"]:
-        """Intervals from resampled words. Every different-topic pair weighs as much as matching makes it weigh."""
-        if self.intervals.n_resamples == 0:
-            return np.full((len(MATCHED_ON), len(SCORES), 2), np.nan)
-        n_ends, *ends = self._ends()
-        place = np.arange(n_ends.shape[2]) % 3
-        intervals = []
-        for axes in MATCHED_ON.values():
-            weights = self._pair_weights(axes)
-            same, different = (np.where(place == relation, weights, 0.0) for relation in (1, 2))
-            of_words = Ends(
-                np.stack([2 * (end @ same).T for end in ends], -1),
-                2 * (n_ends @ same).T,
-                np.stack([2 * (end @ different).T for end in ends], -1),
-                2 * (n_ends @ different).T,
+    @classmethod
+    def of(cls, words: EmbeddingWords, counted: Cooccurrence, pmi_bins: int, frequency_bins: int) -> "_Pairs":
+        """Bins of equally many same-topic pairs, and classes of equally many words, as far as ties allow."""
+        if pmi_bins < 1 or frequency_bins < 1:
+            raise ValueError(
+                f"pmi_bins and frequency_bins must be at least 1, got {pmi_bins} and {frequency_bins}"
             )
-            options = {"statistic": self.statistic, **vars(self.intervals)}
-            intervals.append(word_interval(of_words, self.words.strata, **options))
-        return np.stack(intervals)
+        one_word = (words.form[:, None] == words.form).numpy()
+        same = words.topics.incidence.sharing(words.group, words.group).numpy() & ~one_word
+        frequency = counted.document_frequency.numpy()
+        shares = np.arange(1, frequency_bins) / frequency_bins
+        edges = np.unique(np.quantile(frequency, shares, method="inverted_cdf"))
+        class_of = np.searchsorted(edges, frequency)
+        pmi = counted.pmi().numpy()
+        of_topics = pmi[same & np.isfinite(pmi)]
+        if len(of_topics):
+            of_topics = np.unique(np.quantile(of_topics, np.arange(1, pmi_bins) / pmi_bins))
+        met = np.where(np.isinf(pmi), 0, np.searchsorted(of_topics, pmi, side="right") + 1)
+        shape = (len(of_topics) + 2, (len(edges) + 1) ** 2)
+        two_classes = np.minimum.outer(class_of, class_of) * (len(edges) + 1) + np.maximum.outer(class_of, class_of)
+        codes = 3 * (met * shape[1] + two_classes) + np.where(same, 1, 2)
+        # A word is permuted, with all its forms, within the class of its most frequent form.
+        highest = np.zeros(words.n_forms, np.int64)
+        np.maximum.at(highest, words.form.numpy(), class_of)
+        strata = [np.flatnonzero(highest == number) for number in np.unique(highest)]
+        return cls(words, np.where(one_word, -1, codes), shape, strata)
 
-    def _ends(self) -> list[Float64[np.ndarray, "form half code"]]:
-        """For every word, the number of pairs and their scores, by half of the other word and by code."""
-        form = self.words.form.numpy()
-        halves = self.words.halves(self.intervals.seed).numpy()[form]
-        shape = (self.words.n_forms, 2, self.counts.size)
-        totals = [np.zeros(math.prod(shape)) for _ in range(1 + len(SCORES))]
-        for start in range(0, len(form), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            codes = self.codes[rows].numpy()
-            pairs = codes >= 0
-            cells = ((2 * form[rows, None] + halves) * self.counts.size + codes)[pairs]
-            weights = [None, *(self.words.scores[score][rows][pairs] for score in SCORES)]
-            for total, values in zip(totals, weights, strict=True):
-                total += np.bincount(cells, values, minlength=len(total))
-        return [total.reshape(shape) for total in totals]
+    def sums(self, scores: Float64[np.ndarray, "word word"]) -> Float64[np.ndarray, "pmi frequency 1 7"]:
+        """Sums of scores by bin, each pair once: by relation, numbers of pairs by relation, and squares."""
+        there = np.triu(self.codes >= 0)
+        codes, scores, n = self.codes[there], scores[there], 3 * int(np.prod(self.shape))
+        parts = [np.bincount(codes, weights, n).reshape(-1, 3) for weights in (scores, None, scores**2)]
+        parts[2] = parts[2].sum(1, keepdims=True)
+        return np.concatenate(parts, 1).reshape(*self.shape, 1, 7)
 
-    def _pair_weights(self, axes: tuple[int, ...]) -> Float64[np.ndarray, " code"]:
-        """What a pair with a code weighs in the matched means."""
-        others = tuple(axis for axis in range(3) if axis not in axes)
-        counts = self.counts.sum(others, keepdims=True)
-        both = (counts[..., 1] > 0) & (counts[..., 2] > 0)
-        weights = np.zeros(self.counts.shape)
-        weights[..., 1] = both
-        weights[..., 2] = np.where(both, np.nan_to_num(divide(counts[..., 1], counts[..., 2])), 0.0)
-        return weights.ravel()
+    def permuted_groups(self, n: int, seed: int) -> Int64[np.ndarray, "word permutation"]:
+        """The groups of topics of words when words of equal frequency take each other's place."""
+        generator = np.random.default_rng(seed)
+        given = np.tile(np.arange(self.words.n_forms)[:, None], n)
+        for permutation in range(n):
+            for words in self.strata:
+                given[generator.permutation(words), permutation] = words
+        return self.words.groups_given(given)
 
-    # --- attention ------------------------------------------------------------------------------
+    def null(
+        self, scores: Float64[np.ndarray, "word word"], permuted: Int64[np.ndarray, "word permutation"]
+    ) -> Float64[np.ndarray, "2 permutation pmi frequency 1"]:
+        """Sums of the scores of pairs that would share a topic, and numbers of these pairs."""
+        found = np.zeros((2, permuted.shape[1], int(np.prod(self.shape))))
+        for number, groups in enumerate(permuted.T):
+            topics = self.words.topics.incidence.table[groups].astype(np.float32)
+            first, second = (topics @ topics.T).nonzero()
+            once = (first < second) & (self.codes[first, second] >= 0)
+            first, second = first[once], second[once]
+            bins = self.codes[first, second] // 3
+            for part, weights in zip(found, (scores[first, second], None), strict=True):
+                part[number] = np.bincount(bins, weights, part.shape[1])
+        return found.reshape(*found.shape[:2], *self.shape, 1)
 
-    def attention(
-        self, measured: ClassSums
-    ) -> tuple[Contrast, Contrast, Contrast, Contrast, Float64[np.ndarray, " way"]]:
-        """By way of matching, by layer, by head, by bin, and the coverage."""
-        by_head = measured.heads, measured.n_heads, measured.squares[..., None]
-        sums, counts, squares = (self._with_all_classes(part) for part in by_head)
-        total, n_total, total_squares = sums.sum(0), counts.sum(0), squares.sum(0)[..., 0]
-        p_values = np.full(len(ways_of(total)), np.nan)
-        if measured.table is not None:
-            by_words = [part.sum(2, keepdims=True) for part in (total, n_total)]
-            p_values[: len(MATCHED_ON)] = self._p_values(by_words[0], by_words[1], "attention")
-        intervals = self._source_intervals(measured, total.shape)
-        units = (len(measured.by_source), "sources")
-        overall = self._contrast(total, n_total, total_squares, intervals, units, p_values)
-        everything = [collapse(part, (0, 1, 2)) for part in (sums, counts)]
-        everything.append(collapse(squares, (0, 1, 2))[..., 0])
-        heads = noted(matched_contrast(*everything, index=measured.index), everything[1])
-        starts = layer_starts(measured.index)
-        by_layer = [np.add.reduceat(part, starts, axis=0) for part in everything]
-        places = {name: tuple(measured.index[name][start] for start in starts) for name in ("stack", "layer")}
-        layers = noted(matched_contrast(*by_layer, index=places), by_layer[1])
-        by_bin = self._by_bin(*(part.sum(2, keepdims=True) for part in (total, n_total, total_squares)))
-        return overall, layers, heads, by_bin, coverage_of(n_total)
-
-    def _with_all_classes(self, part: Float64[np.ndarray, "head class distance kind"]) -> np.ndarray:
-        """[head, PMI, frequency, distance, kind]; the last classes may have had no pair."""
-        n_classes = int(np.prod(self.bins.shape))
-        padded = np.pad(part, ((0, 0), (0, n_classes - part.shape[1]), (0, 0), (0, 0)))
-        return np.asarray(padded.reshape(len(part), *self.bins.shape, *part.shape[2:]))
-
-    def _source_intervals(
-        self, measured: ClassSums, shape: tuple[int, ...]
-    ) -> dict[str, Float64[np.ndarray, "way 2"]]:
-        """Of the statistic and of the effect size."""
-        ways, confidence = ways_of(np.zeros(shape)).values(), self.intervals.over_sources
-        names = "interval", "effect_size_interval"
-        if confidence is None or not len(measured.by_source):
-            return {name: np.full((len(ways), 2), np.nan) for name in names}
-        _, sums, counts, squares = measured.by_source.rows()
-        parts = [
-            self._with_all_classes(part.reshape(len(part), -1, shape[2], part.shape[-1]))
-            for part in (sums, counts, squares[..., None])
-        ]
-        limits = []
-        for axes in ways:
-            by_cell, n_by_cell, squares_by_cell = (collapse(part, axes) for part in parts)
-            limits.append(self._source_interval(by_cell, n_by_cell, squares_by_cell, confidence))
-        return {
-            name: np.stack(of_ways) for name, of_ways in zip(names, zip(*limits, strict=True), strict=True)
-        }
-
-    def _source_interval(
-        self,
-        sums: Float64[np.ndarray, "source cell 3"],
-        counts: Float64[np.ndarray, "source cell 3"],
-        squares: Float64[np.ndarray, "source cell 1"],
-        confidence: float,
-    ) -> tuple[Float64[np.ndarray, "2"], Float64[np.ndarray, "2"]]:
-        """The intervals of matched numbers, bins and weights being found anew without every source."""
-        used = (counts[..., 1].sum(0) > 0) & (counts[..., 2].sum(0) > 0)
-        parts = sums[:, used], counts[:, used], squares[:, used, 0]
-        pairs = [parts[1][..., relation].sum(1) for relation in (1, 2)]
-        positive = bool((parts[0] >= 0).all())
-
-        def terms(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-            same, different, _, _ = matched_means(sums, counts)
-            return (same - different, None) if self.statistic == "difference" else (same, different)
-
-        def of_effect(
-            sums: np.ndarray, counts: np.ndarray, squares: np.ndarray
-        ) -> tuple[np.ndarray, np.ndarray | None]:
-            same, different, _, _ = matched_means(sums, counts)
-            return divide(same - different, matched_spread(sums, counts, squares)), None
-
-        return (
-            source_interval(terms, parts[:2], pairs, positive=positive, confidence=confidence),
-            source_interval(of_effect, parts, pairs, confidence=confidence),
-        )
-
-    # --- both -----------------------------------------------------------------------------------
-
-    def _p_values(
-        self,
-        sums: Float64[np.ndarray, "pmi frequency 1 3"],
-        counts: Float64[np.ndarray, "pmi frequency 1 3"],
-        score: str,
-    ) -> Float64[np.ndarray, " way"]:
-        """Permuted labels: words of equal frequency take each other's place; bins weigh as they do in truth."""
-        if self.permutations.n_permutations == 0:
-            return np.full(len(MATCHED_ON), np.nan)
-        same, n_same = self._permuted[score], self._permuted[f"n {score}" if score == "attention" else "n"]
-        total, n_total = sums[..., 1:].sum(-1), counts[..., 1:].sum(-1)
-        nothing = np.zeros(same.shape)
-        permuted = self._under_weights_of(
-            counts,
-            np.stack([nothing, same, total - same], -1),
-            np.stack([nothing, n_same, n_total - n_same], -1),
-        )
-        observed = self._under_weights_of(counts, sums[None], counts[None])[:, 0]
-        return permutation_p_value(observed, permuted, alternative=self.permutations.alternative)
-
-    @cached_property
-    def _permuted(self) -> dict[str, Shaped[np.ndarray, "permutation pmi frequency 1"]]:
-        """Sums over the pairs that would share a topic: of every score, and the numbers of these pairs ("n", "n …").
-
-        All scores are permuted at once: finding the pairs takes as long as adding up their scores.
-        """
-        tables = {"n": None, **self.words.scores}
-        if self.measured is not None and self.measured.table is not None:
-            tables |= dict(zip(("attention", "n attention"), self.measured.table, strict=True))
-        classes, n_bins = self.bins.classes.numpy().ravel(), math.prod(self.bins.shape)
-        sums: dict[str, list[np.ndarray]] = {name: [] for name in tables}
-        for first, second in self._permuted_pairs():
-            pair = first * len(self.words) + second
-            where = classes[pair]
-            for name, table in tables.items():
-                values = None if table is None else table.ravel()[pair]
-                sums[name].append(np.bincount(where, values, minlength=n_bins))
-        return {name: np.reshape(part, (-1, *self.bins.shape, 1)) for name, part in sums.items()}
-
-    def _permuted_pairs(self) -> Iterator[tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]]:
-        """The pairs of different words that would share a topic, for every permutation, in one direction each."""
-        generator = np.random.default_rng(self.intervals.seed)
-        strata, form = self.bins.strata(self.words), self.words.form.numpy()
-        held = torch.unique(self.words.group)
-        sharing = np.nonzero(np.triu(self.words.topics.incidence.sharing(held, held).numpy()))
-        for _ in range(self.permutations.n_permutations):
-            given = np.arange(self.words.n_forms)
-            for words in strata:
-                given[generator.permutation(words)] = words
-            groups = np.searchsorted(held.numpy(), self.words.groups_given(given))
-            first, second = pairs_of_labels(groups, *sharing)
-            # Those of two groups are there in one direction, those within a group in both.
-            once = (groups[first] != groups[second]) | (first < second)
-            once &= form[first] != form[second]
-            yield first[once], second[once]
-
-    def _under_weights_of(
-        self,
-        truth: Float64[np.ndarray, "pmi frequency 1 3"],
-        sums: Float64[np.ndarray, "permutation pmi frequency 1 3"],
-        counts: Float64[np.ndarray, "permutation pmi frequency 1 3"],
-    ) -> Float64[np.ndarray, "way permutation"]:
-        """The statistic of permuted labels for every way of matching, bins weighing as with the true ones."""
-        statistics = []
-        for axes in MATCHED_ON.values():
-            held = collapse(truth, axes)
-            weights = np.where(held[..., 2] > 0, held[..., 1], 0.0)
-            same, different, _, _ = matched_means(collapse(sums, axes), collapse(counts, axes), weights[None])
-            statistics.append(compare(same, different, self.statistic))
-        return np.where(np.isfinite(statistics), statistics, np.nan)
-
-    def _contrast(
-        self,
-        sums: Float64[np.ndarray, "pmi frequency distance 3"],
-        counts: Float64[np.ndarray, "pmi frequency distance 3"],
-        squares: Float64[np.ndarray, "pmi frequency distance"],
-        intervals: dict[str, Float64[np.ndarray, "way 2"]],
-        units: tuple[int, str],
-        p_values: Float64[np.ndarray, " way"],
-    ) -> Contrast:
-        ways = ways_of(sums)
+    def ends(
+        self, scores: Float64[np.ndarray, "word word"], weights: Float64[np.ndarray, "bin 3"], seed: int
+    ) -> Ends:
+        """What every word adds to matched means, in which pairs weigh as their bin and relation do."""
+        half = split_halves(self.words.strata, seed=seed)[self.words.form.numpy()]
+        halves = half[:, None] == np.arange(2)
         parts = []
-        for part in (sums, counts, squares[..., None]):
-            cells = [collapse(part, axes) for axes in ways.values()]
-            parts.append(np.stack([np.pad(c, ((0, squares.size - len(c)), (0, 0))) for c in cells]))
-        uncertainty: dict[str, Any] = {"statistic": self.statistic, "index": {"matched_on": tuple(ways)}}
-        if self.intervals.n_resamples:
-            uncertainty |= intervals | {"note": no_interval_reason(intervals["interval"], *units)}
-        if self.permutations.n_permutations:
-            uncertainty["p_value"] = p_values
-        return noted(matched_contrast(parts[0], parts[1], parts[2][..., 0], **uncertainty), parts[1])
+        for relation in (1, 2):
+            weight = np.where(self.codes % 3 == relation, np.append(weights.ravel(), 0)[self.codes], 0)
+            for values in (weight * scores, weight):
+                parts.append(2 * self.words.by_form(values @ halves).T)
+        return Ends(parts[0][..., None], parts[1], parts[2][..., None], parts[3])
 
-    def _by_bin(
-        self,
-        sums: Float64[np.ndarray, "pmi frequency 1 3"],
-        counts: Float64[np.ndarray, "pmi frequency 1 3"],
-        squares: Float64[np.ndarray, "pmi frequency 1"],
-    ) -> Contrast:
-        flat, n_flat = sums.reshape(-1, 1, 3), counts.reshape(-1, 1, 3)
-        held = np.flatnonzero(n_flat[:, 0, 1:].sum(1) > 0)
-        spread = matched_spread(flat[held], n_flat[held], squares.reshape(-1, 1)[held])
-        numbers = (*divide(flat[held, 0], n_flat[held, 0]).T, *n_flat[held, 0].T)
-        return replace(Contrast(*numbers), index=self.bins.index(held), spread=spread)
+
+def _contrast_of_words(
+    pairs: _Pairs,
+    score: str,
+    permuted: Int64[np.ndarray, "word permutation"],
+    statistic: Statistic,
+    intervals: Intervals,
+    permutations: Permutations,
+) -> Contrast:
+    """A score of the embedding table by way of matching."""
+    rows = pairs.words.scored[score].astype(np.float64)
+    scores = rows @ rows.T
+    sums = pairs.sums(scores)
+
+    def interval(axes: tuple[int, ...]) -> dict[str, Any]:
+        ends = pairs.ends(scores, _weights(sums, axes), intervals.seed)
+        options = {"statistic": statistic, **vars(intervals)}
+        limits = word_interval(ends, pairs.words.strata, **options)[0]
+        return {"interval": limits, "note": no_interval_reason(limits, pairs.words.n_forms, "words")}
+
+    null = pairs.null(scores, permuted) if permutations.n_permutations else None
+    return _by_way(sums, statistic, interval if intervals.n_resamples else None, null, permutations.alternative)
+
+
+# --------------------------------------------------------------------------------- means of matched pairs
+
+# Sums by bin have seven columns: sums of scores by relation, numbers of pairs by relation, squares.
+
+
+def _on(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Sums [..., co-occurrence, frequency, distance, column] by bins of some of the axes: [..., cell, column]."""
+    kept = values.sum(tuple(axis - 4 for axis in range(3) if axis not in axes))
+    return np.asarray(kept.reshape(*values.shape[:-4], -1, values.shape[-1]))
+
+
+def _contrast(cells: np.ndarray, **uncertainty: Any) -> Contrast:
+    """The contrast of matched pairs, from [..., cell, column], with a note where no bin of pairs holds both kinds."""
+    found = matched_contrast(cells[..., :3], cells[..., 3:6], cells[..., 6], **uncertainty)
+    if ((cells[..., 4:6].sum(-2) > 0).all(-1) & (found.n_same_topic == 0)).any():
+        found = replace(found, note="; ".join(filter(None, [found.note, NOT_MATCHED])))
+    return found
+
+
+def _by_way(
+    sums: Float64[np.ndarray, "pmi frequency distance 7"],
+    statistic: Statistic,
+    interval: Callable[[tuple[int, ...]], dict[str, Any]] | None,
+    null: Float64[np.ndarray, "2 permutation pmi frequency distance"] | None,
+    alternative: Alternative,
+) -> Contrast:
+    """The contrasts of all ways of matching, by distance where there are distances."""
+    ways = {name: axes for name, axes in MATCHED_ON.items() if sums.shape[2] > 1 or 2 not in axes}
+    found = []
+    for axes in ways.values():
+        uncertainty = {} if interval is None else interval(axes)
+        if null is not None:
+            uncertainty["p_value"] = _p_value(sums, null, axes, statistic, alternative)
+        found.append(_contrast(_on(sums, axes), statistic=statistic, **uncertainty))
+    notes = dict.fromkeys(part.note for part in found if part.note)
+    joined = side_by_side(found, {"matched_on": tuple(ways)})
+    return replace(joined, note="; ".join(notes) or None)
+
+
+def _weights(sums: np.ndarray, axes: tuple[int, ...]) -> Float64[np.ndarray, "bin 3"]:
+    """What a pair of a bin and relation weighs in means that are matched on some axes."""
+    others = tuple(axis for axis in range(3) if axis not in axes)
+    counts = np.broadcast_to(sums[..., 3:6].sum(others, keepdims=True), (*sums.shape[:-1], 3)).reshape(-1, 3)
+    both = (counts[:, 1] > 0) & (counts[:, 2] > 0)
+    of_different = np.where(both, np.nan_to_num(divide(counts[:, 1], counts[:, 2])), 0.0)
+    return np.stack([np.zeros(len(both)), both, of_different], 1)
+
+
+def _p_value(
+    sums: np.ndarray, null: np.ndarray, axes: tuple[int, ...], statistic: Statistic, alternative: Alternative
+) -> np.ndarray:
+    """Permuted labels: bins weigh as they do in truth."""
+    pooled = sums[..., :6].reshape(*sums.shape[:-1], 2, 3)[..., 1:].sum(-1)  # of both relations, and their number
+    same = np.moveaxis(null, 0, -1)
+    permuted = np.stack([np.zeros_like(same), same, pooled - same], -1).reshape(*same.shape[:-1], 6)
+    cells = _on(np.concatenate([sums[None, ..., :6], permuted]), axes)
+    truth = cells[0]
+    weights = np.where(truth[:, 5] > 0, truth[:, 4], 0.0)
+    first, second, *_ = matched_means(cells[..., :3], cells[..., 3:], weights[None])
+    with np.errstate(all="ignore"):
+        numbers = first - second if statistic == "difference" else divide(first, second)
+    numbers = np.where(np.isfinite(numbers), numbers, np.nan)
+    return np.asarray(permutation_p_value(numbers[:1], numbers[None, 1:], alternative=alternative)[0])
