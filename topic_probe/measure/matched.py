@@ -4,19 +4,32 @@ Pairs of words are in bins of how often they occur together and of how frequent 
 which what a pair has in common with others is told: [co-occurrence, frequency], and in documents also [distance].
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, matched_contrast, matched_means, side_by_side
+from topic_probe.contrast import (
+    Contrast,
+    SourceSums,
+    matched_contrast,
+    matched_means,
+    matched_spread,
+    side_by_side,
+)
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
+from topic_probe.measure.ask import Question, ask, source_limit
+from topic_probe.measure.documents import why_nothing
+from topic_probe.measure.folder import Progress
+from topic_probe.measure.heads import Heads, layer_starts
+from topic_probe.measure.options import Intervals, Permutations, Reading, Run, recorded
+from topic_probe.measure.pairs import Words, wide
 from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
@@ -24,7 +37,6 @@ from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import (
-    Alternative,
     Ends,
     divide,
     no_interval_reason,
@@ -49,7 +61,12 @@ MATCHED_ON: dict[str, tuple[int, ...]] = {
     "co-occurrence, frequency and distance": (0, 1, 2),
 }
 
+# Pairs × permutations that are looked at at once.
+_AT_ONCE = 2**23
+
 Statistic = Literal["ratio", "difference"]
+# From places of two words of every pair, columns of values, bins and their number: sums under permutations.
+Null = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]
 
 NOT_MATCHED = "no bin holds pairs of the same topic and of different topics"
 
@@ -89,6 +106,18 @@ class MatchedReport(Report, kind="matched"):
     coverage: Mapping[str, Float64[np.ndarray, " way"]]
     provenance: Mapping[str, Any]
 
+    @classmethod
+    def of_sums(
+        cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]
+    ) -> "MatchedReport":
+        """The report of words ("words" of parts) with what attention has added up.
+
+        ValueError where no document is left to measure.
+        """
+        if not len(sums["by_source"]) and progress.whole:
+            raise ValueError(why_nothing(progress))
+        return _with_attention(parts["words"], sums, progress, parts)
+
     def to_dataframe(self, by: Literal["match", "layer", "head"] = "match") -> "pd.DataFrame":
         """A row for every score and way of matching; by "layer" or "head" those of attention."""
         import pandas as pd
@@ -96,7 +125,7 @@ class MatchedReport(Report, kind="matched"):
         if by == "match":
             scores = {"cosine": self.cosine, "dot": self.dot, "attention": self.attention}
             parts = [
-                contrast.to_dataframe({"score": [score] * len(contrast)}).assign(
+                contrast.to_dataframe({"score": score, **(contrast.index or {})}).assign(
                     coverage=self.coverage["attention" if score == "attention" else "embeddings"]
                 )
                 for score, contrast in scores.items()
@@ -127,7 +156,6 @@ def measure_matched(
     exclude: Iterable[int] = (),
     statistic: Literal["ratio", "difference"] = "ratio",
     reading: Reading,
-    patterns: Patterns,
     intervals: Intervals,
     permutations: Permutations,
     run: Run,
@@ -168,7 +196,7 @@ def measure_matched(
     known = capture.facts(model, topics)
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     words, counted = _matched_words(model, topics, cooccurrence, min_documents, center, excluded)
-    pairs = _Pairs.of(words, counted, pmi_bins, frequency_bins)
+    pairs = _Pairs.of(words, counted, pmi_bins, frequency_bins, permutations.n_permutations, intervals.seed)
     n_bins = {"pmi_bins": pmi_bins, "frequency_bins": frequency_bins}
     options = {
         **n_bins, "min_documents": min_documents, "center": center,
@@ -181,15 +209,31 @@ def measure_matched(
         "words": words.n_forms,
         "cooccurrence": {"documents": cooccurrence.n_documents, **cooccurrence.provenance},
     }
-    permuted = pairs.permuted_groups(permutations.n_permutations, intervals.seed)
-    cosine, dot = (
-        _contrast_of_words(pairs, score, permuted, statistic, intervals, permutations) for score in SCORES
-    )
-    coverage = {"embeddings": cosine.n_same_topic / cosine.n_same_topic.max()}
+    made_of = {"confidence": intervals.over_sources, "statistic": statistic, "alternative": permutations.alternative}
+    cosine, dot = (_contrast_of_words(pairs, score, intervals, made_of) for score in SCORES)
+    coverage = {"embeddings": divide(cosine.n_same_topic, (pairs.codes % 3 == 1).sum() / 2)}
     report = MatchedReport(cosine, dot, None, None, None, coverage, record)
     if documents is None:
         return report
-    return _with_attention(report, model, pairs, permuted, documents, reading, patterns, intervals, permutations, run)
+    view = capture.view(model)
+    reading = reading.of(view.facts)
+    heads = Heads.of(view)
+    question = ClassSums(
+        Topics.from_token_ids({"words": words.ids}, vocabulary_size=topics.vocabulary_size),
+        torch.from_numpy(pairs.codes),
+        len(heads),
+        distances=DISTANCE_BINS,
+        null=pairs.null if permutations.n_permutations else None,
+        n_permutations=permutations.n_permutations,
+        facts={"pairs": hashlib.sha256(pairs.codes.tobytes() + pairs.permuted.tobytes()).hexdigest()},
+    )
+    parts = {
+        **made_of, "words": report, "shape": (*pairs.shape, len(DISTANCE_BINS) + 1),
+        "index": heads.index(range(len(heads))), "read": {"max_length": reading.max_length},
+    }  # fmt: skip
+    of_report = {"kind": MatchedReport.kind, "parts": parts}
+    [progress] = ask(view, [question], documents, reading=reading, run=run, report=of_report)
+    return MatchedReport.of_sums(question.sums, progress, parts)
 
 
 # --------------------------------------------------------------------------------- words and their bins
@@ -235,18 +279,20 @@ class _Pairs:
 
     Attributes:
         words: the words, in the order of their ids.
-        codes: of every pair 3 · its bin + 1 for the same topic, + 2 for different ones; −1 for forms of one word.
+        codes: of every pair 3 · its bin + 1 for the same topic, + 2 for different ones; 0 for forms of one word.
         shape: how many bins of co-occurrence (the first: never together) and of frequency there are.
-        strata: the words of equal frequency, whose topics are permuted.
+        permuted: the group of topics of every word when words of equal frequency take each other's place.
     """
 
     words: EmbeddingWords
     codes: Int64[np.ndarray, "word word"]
     shape: tuple[int, int]
-    strata: list[Int64[np.ndarray, "_"]]
+    permuted: Int[np.ndarray, "word permutation"]
 
     @classmethod
-    def of(cls, words: EmbeddingWords, counted: Cooccurrence, pmi_bins: int, frequency_bins: int) -> "_Pairs":
+    def of(
+        cls, words: EmbeddingWords, counted: Cooccurrence, pmi_bins: int, frequency_bins: int, n: int, seed: int
+    ) -> "_Pairs":
         """Bins of equally many same-topic pairs, and classes of equally many words, as far as ties allow."""
         if pmi_bins < 1 or frequency_bins < 1:
             raise ValueError(
@@ -266,79 +312,192 @@ class _Pairs:
         shape = (len(of_topics) + 2, (len(edges) + 1) ** 2)
         two_classes = np.minimum.outer(class_of, class_of) * (len(edges) + 1) + np.maximum.outer(class_of, class_of)
         codes = 3 * (met * shape[1] + two_classes) + np.where(same, 1, 2)
-        # A word is permuted, with all its forms, within the class of its most frequent form.
-        highest = np.zeros(words.n_forms, np.int64)
-        np.maximum.at(highest, words.form.numpy(), class_of)
-        strata = [np.flatnonzero(highest == number) for number in np.unique(highest)]
-        return cls(words, np.where(one_word, -1, codes), shape, strata)
-
-    def sums(self, scores: Float64[np.ndarray, "word word"]) -> Float64[np.ndarray, "pmi frequency 1 7"]:
-        """Sums of scores by bin, each pair once: by relation, numbers of pairs by relation, and squares."""
-        there = np.triu(self.codes >= 0)
-        codes, scores, n = self.codes[there], scores[there], 3 * int(np.prod(self.shape))
-        parts = [np.bincount(codes, weights, n).reshape(-1, 3) for weights in (scores, None, scores**2)]
-        parts[2] = parts[2].sum(1, keepdims=True)
-        return np.concatenate(parts, 1).reshape(*self.shape, 1, 7)
-
-    def permuted_groups(self, n: int, seed: int) -> Int64[np.ndarray, "word permutation"]:
-        """The groups of topics of words when words of equal frequency take each other's place."""
-        generator = np.random.default_rng(seed)
-        given = np.tile(np.arange(self.words.n_forms)[:, None], n)
-        for permutation in range(n):
-            for words in self.strata:
-                given[generator.permutation(words), permutation] = words
-        return self.words.groups_given(given)
+        permuted = words.groups_given(_permuted_words(words.form.numpy(), class_of, n, seed))
+        return cls(words, np.where(one_word, 0, codes), shape, permuted)
 
     def null(
-        self, scores: Float64[np.ndarray, "word word"], permuted: Int64[np.ndarray, "word permutation"]
-    ) -> Float64[np.ndarray, "2 permutation pmi frequency 1"]:
-        """Sums of the scores of pairs that would share a topic, and numbers of these pairs."""
-        found = np.zeros((2, permuted.shape[1], int(np.prod(self.shape))))
-        for number, groups in enumerate(permuted.T):
-            topics = self.words.topics.incidence.table[groups].astype(np.float32)
-            first, second = (topics @ topics.T).nonzero()
-            once = (first < second) & (self.codes[first, second] >= 0)
-            first, second = first[once], second[once]
-            bins = self.codes[first, second] // 3
-            for part, weights in zip(found, (scores[first, second], None), strict=True):
-                part[number] = np.bincount(bins, weights, part.shape[1])
-        return found.reshape(*found.shape[:2], *self.shape, 1)
+        self, first: np.ndarray, second: np.ndarray, values: Float64[np.ndarray, "column pair"], bins: np.ndarray, n: int
+    ) -> Float64[np.ndarray, "permutation column bin"]:
+        """Sums over the pairs of words (by their places) that would share a topic, into so many bins."""
+        from scipy.sparse import csr_array
+
+        share, at_once = self.words.topics.incidence.pairwise(torch.device("cpu")), max(1, _AT_ONCE // max(1, len(bins)))
+        where = np.arange(len(values))[:, None] * n + bins, np.broadcast_to(np.arange(len(bins)), values.shape)
+        into = csr_array((values.ravel(), [part.ravel() for part in where]), shape=(len(values) * n, len(bins)))
+        found = [np.zeros((len(values) * n, 0))]
+        for start in range(0, self.permuted.shape[1], at_once):
+            groups = torch.from_numpy(self.permuted[:, start : start + at_once])
+            found.append(into @ share(groups[first], groups[second]).numpy().astype(np.float64))
+        return np.concatenate(found, 1).T.reshape(-1, len(values), n)
 
     def ends(
-        self, scores: Float64[np.ndarray, "word word"], weights: Float64[np.ndarray, "bin 3"], seed: int
+        self, scores: Float64[np.ndarray, "word word"], weights: Float64[np.ndarray, " code"], seed: int
     ) -> Ends:
-        """What every word adds to matched means, in which pairs weigh as their bin and relation do."""
+        """What every word adds to matched means, in which pairs weigh what their code does."""
         half = split_halves(self.words.strata, seed=seed)[self.words.form.numpy()]
-        halves = half[:, None] == np.arange(2)
-        parts = []
+        halves, parts = half[:, None] == np.arange(2), []
         for relation in (1, 2):
-            weight = np.where(self.codes % 3 == relation, np.append(weights.ravel(), 0)[self.codes], 0)
+            weight = np.where(self.codes % 3 == relation, weights[self.codes], 0)
             for values in (weight * scores, weight):
                 parts.append(2 * self.words.by_form(values @ halves).T)
         return Ends(parts[0][..., None], parts[1], parts[2][..., None], parts[3])
 
 
+def _permuted_words(form: np.ndarray, class_of: np.ndarray, n: int, seed: int) -> Int64[np.ndarray, "form permutation"]:
+    """Which word's topics each word is given, with all its forms, within the class of its most frequent form."""
+    own = np.zeros(form.max() + 1, np.int64)
+    np.maximum.at(own, form, class_of)
+    strata, generator = [np.flatnonzero(own == number) for number in np.unique(own)], np.random.default_rng(seed)
+    given = np.tile(np.arange(len(own))[:, None], n)
+    for permutation in range(n):
+        for words in strata:
+            given[generator.permutation(words), permutation] = words
+    return given
+
+
 def _contrast_of_words(
-    pairs: _Pairs,
-    score: str,
-    permuted: Int64[np.ndarray, "word permutation"],
-    statistic: Statistic,
-    intervals: Intervals,
-    permutations: Permutations,
+    pairs: _Pairs, score: str, intervals: Intervals, made_of: Mapping[str, Any]
 ) -> Contrast:
     """A score of the embedding table by way of matching."""
-    rows = pairs.words.scored[score].astype(np.float64)
+    rows, words = pairs.words.scored[score].astype(np.float64), pairs.words
+    first, second = np.nonzero(np.triu(pairs.codes))
     scores = rows @ rows.T
-    sums = pairs.sums(scores)
+    codes, values, n_bins = pairs.codes[first, second], scores[first, second], int(np.prod(pairs.shape))
+    parts = [np.bincount(codes, weights, 3 * n_bins).reshape(-1, 3) for weights in (values, None, values**2)]
+    sums = np.concatenate([*parts[:2], parts[2].sum(1, keepdims=True)], 1).reshape(*pairs.shape, 1, 7)
+    null = pairs.null(first, second, np.stack([values, np.ones(len(values))]), codes // 3, n_bins)
 
     def interval(axes: tuple[int, ...]) -> dict[str, Any]:
         ends = pairs.ends(scores, _weights(sums, axes), intervals.seed)
-        options = {"statistic": statistic, **vars(intervals)}
-        limits = word_interval(ends, pairs.words.strata, **options)[0]
-        return {"interval": limits, "note": no_interval_reason(limits, pairs.words.n_forms, "words")}
+        limits = word_interval(ends, words.strata, statistic=made_of["statistic"], **vars(intervals))[0]
+        return {"interval": limits, "note": no_interval_reason(limits, words.n_forms, "words")}
 
-    null = pairs.null(scores, permuted) if permutations.n_permutations else None
-    return _by_way(sums, statistic, interval if intervals.n_resamples else None, null, permutations.alternative)
+    null = null.reshape(*null.shape[:2], *pairs.shape, 1)
+    return _by_way(sums, null, interval if intervals.n_resamples else None, made_of)
+
+
+# --------------------------------------------------------------------------------- attention by class of the pair
+
+
+class ClassSums(Question):
+    """Attention relative to uniform attention by class of the pair of words and distance.
+
+    Attributes:
+        sums: by head "by_head" [head, bin, 7] and of all heads "by_source", both with sums by relation, numbers of
+            pairs by relation, and squares; "null" [permutation, 2, bin] has sums and numbers of the pairs that would
+            share a topic. A pair whose code is 3 c + r is in the bin c · (1 + number of distances) + its distance bin.
+    """
+
+    include_self = False
+
+    def __init__(
+        self, topics: Topics, codes: Int64[Tensor, "word word"], n_heads: int, *, distances: Sequence[int] = (),
+        null: Null | None = None, n_permutations: int = 0, facts: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Sums without a document, of words that have a topic, whatever it is; code 0 is of pairs of no interest."""
+        self.topics, self.codes, self.edges, self.null = topics, codes, torch.tensor(distances), null
+        self.n_bins = (int(codes.max()) // 3 + 1) * (len(distances) + 1)
+        self.facts = {"measurement": "attention by class", **(facts or {})}
+        self.sums = {
+            "by_head": np.zeros((n_heads, self.n_bins, 7)),
+            "by_source": SourceSums(source_limit(3 * self.n_bins), shape=(self.n_bins,)),
+            "null": np.zeros((n_permutations, 2, self.n_bins)),
+        }
+
+    def prepare(self, words: Words) -> None:
+        """The pairs that have a code, by their numbers among all pairs of all documents, and their places in sums."""
+        of_query, of_key = words.query.places[:, :, None], words.key.places[:, None, :]
+        codes = self.codes[of_query, of_key] * ((of_query >= 0) & (of_key >= 0) & (words.relations > 0))
+        document, query, key = codes.nonzero(as_tuple=True)
+        code = codes[document, query, key]
+        distance = (words.query.first[document, query] - words.key.first[document, key]).abs()
+        bins = code // 3 * (len(self.edges) + 1) + torch.bucketize(distance, self.edges, right=True)
+        words.prepared = {
+            "there": (document * codes.shape[1] + query) * codes.shape[2] + key,
+            "document": document, "bin": bins, "place": 3 * bins + code % 3, "pooled": [],
+            "words": (of_query[document, query, 0], of_key[document, 0, key]),
+        }  # fmt: skip
+
+    def read(
+        self,
+        heads: Int64[Tensor, " head"],
+        rows: Float[Tensor, "batch head token position"],
+        visible: Bool[Tensor, "batch token position"],
+        words: Words,
+    ) -> None:
+        """Adds up every head over all documents, and all heads by document."""
+        there, bins, place = (words.prepared[name] for name in ("there", "bin", "place"))
+        n_documents, n = len(words.sources), words.once(visible, lambda: words.pairs(visible).flatten()[there] > 0)
+        values = wide(words.relative(rows, visible).movedim(1, 3).flatten(0, 2)[there])
+        parts = []
+        for numbers, per_bin in ((values, 3), (n[:, None].expand_as(values), 3), (values**2, 1)):
+            into = values.new_zeros(n_documents * self.n_bins * per_bin, len(heads))
+            at = words.prepared["document"] * self.n_bins * per_bin + (place if per_bin == 3 else bins)
+            parts.append(into.index_add_(0, at, numbers.to(values)).view(n_documents, self.n_bins, per_bin, -1))
+        sums = torch.cat(parts, 2)
+        words.add("by_head", heads, sums.sum(0).movedim(2, 0))
+        words.add("by_source", slice(None), sums.sum(3))
+        words.prepared["pooled"].append(torch.stack([values.sum(1), n * len(heads)]).cpu())
+
+    def finish(self, words: Words) -> None:
+        """The pairs that would share a topic, of all heads together."""
+        if self.null is not None:
+            pooled = torch.stack(words.prepared["pooled"]).sum(0).numpy()
+            of_pairs = (part.cpu() for part in (*words.prepared["words"], words.prepared["bin"]))
+            first, second, bins = of_pairs
+            found = self.null(first.numpy(), second.numpy(), pooled, bins.numpy(), self.n_bins)
+            words.add("null", slice(None), torch.from_numpy(found))
+
+
+def _with_attention(
+    report: MatchedReport, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]
+) -> MatchedReport:
+    """The report of words with what attention has added up."""
+    by_head = sums["by_head"].reshape(-1, *parts["shape"], 7)
+    by_source = np.concatenate([part.reshape(len(part), sums["by_head"].shape[1], -1) for part in sums["by_source"].rows()[1:]], 2)
+    by_source = by_source.reshape(-1, *parts["shape"], 7)
+
+    def interval(axes: tuple[int, ...]) -> dict[str, Any]:
+        return _source_intervals(_on(by_source, axes), parts["statistic"], parts["confidence"])
+
+    known = interval if parts["confidence"] is not None and len(by_source) else None
+    attention = _by_way(by_head.sum(0), sums["null"].reshape(-1, 2, *parts["shape"]), known, parts)
+    cells, starts = _on(by_head, (0, 1, 2)), layer_starts(parts["index"])
+    of_layers = {name: tuple(parts["index"][name][start] for start in starts) for name in ("stack", "layer")}
+    coverage = divide(attention.n_same_topic, by_head[..., 4].sum())
+    return replace(
+        report,
+        attention=attention,
+        layers=_contrast(np.add.reduceat(cells, starts), index=of_layers),
+        heads=_contrast(cells, index=parts["index"]),
+        coverage={**report.coverage, "attention": coverage},
+        provenance={**report.provenance, "documents": {**progress.record(), **sums["by_source"].record, **parts["read"]}},
+    )
+
+
+def _source_intervals(
+    cells: Float64[np.ndarray, "source cell 7"], statistic: Statistic, confidence: float
+) -> dict[str, Any]:
+    """Of matched numbers and effect sizes, bins and weights being found anew without every source."""
+    used = (cells[..., 4].sum(0) > 0) & (cells[..., 5].sum(0) > 0)
+    sums, counts, squares = cells[:, used, :3], cells[:, used, 3:6], cells[:, used, 6]
+    pairs = [counts[..., relation].sum(1) for relation in (1, 2)]
+
+    def number(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        same, different, _, _ = matched_means(sums, counts)
+        return (same - different, None) if statistic == "difference" else (same, different)
+
+    def effect(sums: np.ndarray, counts: np.ndarray, squares: np.ndarray) -> tuple[np.ndarray, None]:
+        same, different, _, _ = matched_means(sums, counts)
+        return divide(same - different, matched_spread(sums, counts, squares)), None
+
+    options = {"positive": bool((sums >= 0).all()), "confidence": confidence}
+    interval = source_interval(number, (sums, counts), pairs, **options)
+    return {
+        "interval": interval,
+        "effect_size_interval": source_interval(effect, (sums, counts, squares), pairs, confidence=confidence),
+        "note": no_interval_reason(interval, len(cells), "sources"),
+    }
 
 
 # --------------------------------------------------------------------------------- means of matched pairs
@@ -362,45 +521,39 @@ def _contrast(cells: np.ndarray, **uncertainty: Any) -> Contrast:
 
 def _by_way(
     sums: Float64[np.ndarray, "pmi frequency distance 7"],
-    statistic: Statistic,
+    null: Float64[np.ndarray, "permutation 2 pmi frequency distance"],
     interval: Callable[[tuple[int, ...]], dict[str, Any]] | None,
-    null: Float64[np.ndarray, "2 permutation pmi frequency distance"] | None,
-    alternative: Alternative,
+    made_of: Mapping[str, Any],
 ) -> Contrast:
     """The contrasts of all ways of matching, by distance where there are distances."""
     ways = {name: axes for name, axes in MATCHED_ON.items() if sums.shape[2] > 1 or 2 not in axes}
     found = []
     for axes in ways.values():
         uncertainty = {} if interval is None else interval(axes)
-        if null is not None:
-            uncertainty["p_value"] = _p_value(sums, null, axes, statistic, alternative)
-        found.append(_contrast(_on(sums, axes), statistic=statistic, **uncertainty))
+        if len(null):
+            uncertainty["p_value"] = _p_value(sums, null, axes, made_of)
+        found.append(_contrast(_on(sums, axes), statistic=made_of["statistic"], **uncertainty))
     notes = dict.fromkeys(part.note for part in found if part.note)
-    joined = side_by_side(found, {"matched_on": tuple(ways)})
-    return replace(joined, note="; ".join(notes) or None)
+    return replace(side_by_side(found, {"matched_on": tuple(ways)}), note="; ".join(notes) or None)
 
 
-def _weights(sums: np.ndarray, axes: tuple[int, ...]) -> Float64[np.ndarray, "bin 3"]:
-    """What a pair of a bin and relation weighs in means that are matched on some axes."""
+def _weights(sums: np.ndarray, axes: tuple[int, ...]) -> Float64[np.ndarray, " code"]:
+    """What a pair of every code weighs in means that are matched on some axes."""
     others = tuple(axis for axis in range(3) if axis not in axes)
     counts = np.broadcast_to(sums[..., 3:6].sum(others, keepdims=True), (*sums.shape[:-1], 3)).reshape(-1, 3)
     both = (counts[:, 1] > 0) & (counts[:, 2] > 0)
-    of_different = np.where(both, np.nan_to_num(divide(counts[:, 1], counts[:, 2])), 0.0)
-    return np.stack([np.zeros(len(both)), both, of_different], 1)
+    of_different = np.where(both, divide(counts[:, 1], counts[:, 2]), 0.0)
+    return np.stack([np.zeros(len(both)), both, of_different], 1).ravel()
 
 
-def _p_value(
-    sums: np.ndarray, null: np.ndarray, axes: tuple[int, ...], statistic: Statistic, alternative: Alternative
-) -> np.ndarray:
+def _p_value(sums: np.ndarray, null: np.ndarray, axes: tuple[int, ...], made_of: Mapping[str, Any]) -> np.ndarray:
     """Permuted labels: bins weigh as they do in truth."""
-    pooled = sums[..., :6].reshape(*sums.shape[:-1], 2, 3)[..., 1:].sum(-1)  # of both relations, and their number
-    same = np.moveaxis(null, 0, -1)
-    permuted = np.stack([np.zeros_like(same), same, pooled - same], -1).reshape(*same.shape[:-1], 6)
+    same = np.moveaxis(null, 1, -1)
+    different = sums[..., [1, 4]] + sums[..., [2, 5]] - same
+    nothing = np.zeros_like(same)
+    permuted = np.stack([nothing, same, different], -1).reshape(*same.shape[:-1], 6)
     cells = _on(np.concatenate([sums[None, ..., :6], permuted]), axes)
-    truth = cells[0]
-    weights = np.where(truth[:, 5] > 0, truth[:, 4], 0.0)
-    first, second, *_ = matched_means(cells[..., :3], cells[..., 3:], weights[None])
-    with np.errstate(all="ignore"):
-        numbers = first - second if statistic == "difference" else divide(first, second)
-    numbers = np.where(np.isfinite(numbers), numbers, np.nan)
-    return np.asarray(permutation_p_value(numbers[:1], numbers[None, 1:], alternative=alternative)[0])
+    weights = np.where(cells[:1, :, 5] > 0, cells[:1, :, 4], 0.0)
+    first, second, *_ = matched_means(cells[..., :3], cells[..., 3:], weights)
+    numbers = first - second if made_of["statistic"] == "difference" else divide(first, second)
+    return permutation_p_value(numbers[0], numbers[1:], alternative=made_of["alternative"])

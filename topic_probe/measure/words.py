@@ -9,13 +9,14 @@ are formed and taken out, because they are few; and for squares, where topics ov
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
+from topic_probe.contrast import PairSums
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Ends
 
@@ -183,6 +184,40 @@ def word_squares(words: LabelledWords, rows: Rows) -> Float64[np.ndarray, " word
     else:
         every = np.einsum("wd,wd->w", rows @ (rows.T @ rows), rows)
     return np.asarray(every - own**2 - _by_first(words, forms**2), dtype=np.float64)
+
+
+class Cosines(NamedTuple):
+    """Cosines between words: sums over all pairs, and what every word adds to them and, as either end, to squares."""
+
+    sums: PairSums
+    ends: Ends
+    squares: Float64[np.ndarray, "word 1"]
+
+
+def cosines_of_words(
+    words: "EmbeddingWords",
+    half: Int64[Tensor, " form"],
+    places: Int64[np.ndarray, " form"],
+    n_words: int,
+) -> Cosines:
+    """Sums of cosines over pairs, and what every word adds to them, at its place among the words of all models."""
+    rows = words.scored["cosine"]
+    squares = word_squares(words, rows)
+    ends = word_ends(words, rows, rows, half.numpy())
+    pairs = PairSums(word_sums(words, rows, rows).sum(0), words.counts.sum(0), squares.sum())
+    of_words = 2 * words.by_form(squares)[:, None]
+    return Cosines(
+        pairs, Ends(*(placed(part, places, n_words, axis=1) for part in ends)), placed(of_words, places, n_words, axis=0)
+    )
+
+
+def placed(
+    values: Float64[np.ndarray, "..."], places: Int64[np.ndarray, " word"], n: int, *, axis: int
+) -> np.ndarray:
+    """Values of words at their places among those of all words, 0 elsewhere."""
+    found = np.zeros((*values.shape[:axis], n, *values.shape[axis + 1 :]))
+    found[(slice(None),) * axis + (places,)] = values
+    return found
 
 
 def topic_sums(

@@ -11,8 +11,7 @@ from torch import Tensor
 from topic_probe.contrast import SourceSums
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.heads import layer_starts
-from topic_probe.measure.pair_sums import cosines_of_words, placed
-from topic_probe.measure.words import LabelledWords, labelled_words
+from topic_probe.measure.words import LabelledWords, cosines_of_words, labelled_words, placed
 from topic_probe.paired import Rows, aligned, moved_by_sources, paired_words, root_of
 from topic_probe.series.onsets import Curve
 from topic_probe.topics import Topics
