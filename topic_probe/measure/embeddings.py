@@ -1,45 +1,32 @@
 """Are words of one topic closer in embedding space than words of different topics?"""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from topic_probe.contrast import NO_RELATION, Contrast, PairSums
+from topic_probe.contrast import NO_RELATION, Contrast, PairSums, dashed, no_interval_reason, word_relations
+from topic_probe.estimate import over_words, split_halves
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.doubt import Doubt, word_effects
-from topic_probe.measure.engine import (
-    ACCUMULATORS_IN_FOLDER,
-    Engine,
-    Part,
-    Prepare,
-    Several,
-    about_documents,
-    topics_and_accumulators,
-    why_nothing,
-)
+from topic_probe.lens.running import exact_products
+from topic_probe.measure.ask import source_limit
+from topic_probe.measure.documents import add_documents, why_nothing
+from topic_probe.measure.folder import MEASURED, Progress
 from topic_probe.measure.matrix import MAX_WORDS, MatrixReport, matrices_of_words
-from topic_probe.measure.options import Intervals, Reading, Resampling, Run, recorded
-from topic_probe.measure.patterns import (
-    every_position,
-    left_out_of,
-    padded_positions,
-    some_at_once,
-    units_of,
-    width,
-)
-from topic_probe.measure.scores import BatchScores, Pairs, Units
-from topic_probe.measure.sums import Parts, Progress, Sums
+from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.pairs import NO_WORD, Side, wide
 from topic_probe.measure.words import (
     SCORES,
     EmbeddingWords,
+    Rows,
     labelled_words,
     topic_squares,
     topic_sums,
@@ -49,13 +36,15 @@ from topic_probe.measure.words import (
 )
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
+from topic_probe.sums import SourceSums
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
-from topic_probe.uncertainty import no_interval_reason, split_halves, word_intervals
 
 if TYPE_CHECKING:
     import pandas as pd
+
+NO_STATE = "states that are zero or not finite"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,8 +60,9 @@ class EmbeddingReport(Report, kind="embeddings"):
         layers: "cosine" and "dot", with a cell for every layer, between positions of the same document: layer 0 is
             what enters the first block. None where no documents were given.
         provenance: model, topics, options, versions, and what was left out and why.
-        matrices: "cosine" and "dot" between up to 512 words in the order of their topics, beyond that their means
-            between topics. None for thousands of topics.
+        matrices: "cosine" and "dot" between the words in the order of their topics; None of more than 512.
+        sources: of layers the "rows" [source, layer · score, 7] of sums (`topic_probe.sums.SourceSums`), and the
+            "keys" of these sources.
     """
 
     figure: ClassVar[str] = "blocks:block_map"
@@ -82,65 +72,52 @@ class EmbeddingReport(Report, kind="embeddings"):
     layers: Mapping[str, Contrast] | None
     provenance: Mapping[str, Any]
     matrices: MatrixReport | None
+    sources: Mapping[str, np.ndarray] | None = None
 
     @classmethod
-    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "EmbeddingReport":
-        """The report of words with what accumulators have added up of states.
-
-        Args:
-            sums: their sums by name.
-            progress: what is known of the documents beside them.
-            parts: "words", the report without layers; "statistic" and "confidence" of intervals; "read", at how many
-                tokens documents were cut; and "strata" of words, where these are resampled.
-
-        Raises:
-            ValueError: where no document is left to measure.
-        """
-        by_source, words = sums["by_source"], parts["words"]
-        if not (len(by_source) or not progress.whole):
+    def of_sums(
+        cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]
+    ) -> "EmbeddingReport":
+        """The report of words ("words" of parts) with what states have added up; ValueError where there are none."""
+        by_source, report = sums["0"], parts["words"]
+        if not len(by_source) and progress.whole:
             raise ValueError(why_nothing(progress))
-        options = {"statistic": parts["statistic"], "confidence": parts["confidence"]}
-        if "strata" in parts:
-            cells = np.arange(*by_source.shape)
-            doubt = Doubt([sums], by_source, cells, [parts["strata"]])
-            contrast = doubt.explained(
-                by_source.contrast(**options, beside=partial(doubt.beside, starts=cells))
-            )
-        else:
-            contrast = by_source.contrast(**options)
+        contrast = by_source.contrast(statistic=parts["statistic"], confidence=parts["confidence"])
         index = {"layer": tuple(range(len(contrast) // len(SCORES)))}
         layers = {
             score: replace(contrast[number :: len(SCORES)], index=index)
             for number, score in enumerate(SCORES)
         }
-        record = {**words.provenance, "documents": about_documents(sums, progress, parts)}
-        return cast(EmbeddingReport, replace(words, layers=layers, provenance=record))
+        keys, rows = by_source.rows()
+        documents = {**progress.record(), **by_source.record, **parts["read"]}
+        record, sources = {**report.provenance, "documents": documents}, {"keys": keys.view(np.int64), "rows": rows}
+        found: EmbeddingReport = replace(report, layers=layers, provenance=record, sources=sources)
+        return found
 
     def to_dataframe(self, by: Literal["score", "topic", "layer"] = "score") -> "pd.DataFrame":
         """A row for cosine and one for dot; by "topic" or "layer": a row for each and every topic or layer."""
         import pandas as pd
 
-        if by == "score":
-            rows = [getattr(self, score).to_dataframe({"score": [score]}) for score in SCORES]
-            overall: pd.DataFrame = pd.concat(rows, ignore_index=True)
-            return overall
-        if by not in ("topic", "layer"):
+        contrasts: Mapping[str, Mapping[str, Contrast] | None] = {
+            "score": {score: getattr(self, score) for score in SCORES}, "topic": self.topics, "layer": self.layers,
+        }  # fmt: skip
+        if by not in contrasts:
             raise ValueError(f"by must be 'score', 'topic' or 'layer', got {by!r}")
-        contrasts = self.topics if by == "topic" else self.layers
-        if contrasts is None:
+        chosen = contrasts[by]
+        if chosen is None:
             raise ValueError("no layers were measured: pass documents to measure_embeddings")
-        parts = [contrasts[score].to_dataframe() for score in SCORES]
+        parts = [chosen[score].to_dataframe() for score in SCORES]
         table: pd.DataFrame = pd.concat(parts, keys=SCORES, names=["score"])
         return table.reset_index(level="score").reset_index(drop=True)
 
     def _tables(self) -> "dict[str, pd.DataFrame]":
-        options = self.provenance["options"]
         table = self.to_dataframe()
-        if options.get("center"):
+        if self.provenance["options"].get("center"):
             table["score"] += " (centred)"
-        shown = super()._tables() | {type(self).__name__: table}
+        shown = {type(self).__name__: _effect_first(table)}
         if self.layers is not None:
-            shown["cosines of states, layer by layer"] = self.layers["cosine"].to_dataframe()
+            layers = self.layers["cosine"].to_dataframe()
+            shown["cosines of states, layer by layer"] = _effect_first(layers)
         return shown
 
     def _notes(self) -> list[str]:
@@ -152,6 +129,22 @@ class EmbeddingReport(Report, kind="embeddings"):
         layers = self.layers["cosine"].reason if self.layers is not None else None
         reasons = [f"layers: {layers}"] if layers and layers != self.cosine.reason else []
         return [*centred, *super()._notes(), *reasons]
+
+
+def _effect_first(table: "pd.DataFrame") -> "pd.DataFrame":
+    """What is printed of a table: a ratio of cosines means little where words of different topics have none."""
+    table = dashed(table)
+    names = [name for name in ("score", "layer") if name in table]
+    for number in ("effect_size", "ratio", "difference"):
+        if number in table and (f"{number}_low" in table or number != "difference"):
+            names.append(number)
+        if f"{number}_low" in table:
+            ends = zip(table[f"{number}_low"], table[f"{number}_high"], strict=True)
+            table[f"interval of {number}"] = [f"[{low:.4g}, {high:.4g}]" for low, high in ends]
+            names.append(f"interval of {number}")
+    pairs = zip(table["n_same_topic"], table["n_different_topic"], strict=True)
+    table["n_pairs"] = [f"{same:.15g}/{different:.15g}" for same, different in pairs]
+    return table[[*names, "n_pairs"]]
 
 
 @overload
@@ -174,10 +167,8 @@ def measure_embeddings(
     include_self: bool = True,
     statistic: Literal["ratio", "difference"] = "ratio",
     effect_size: bool = True,
-    accumulators: Sequence[Any] = (),
     reading: Reading,
     intervals: Intervals,
-    resampling: Resampling,
     run: Run,
 ) -> EmbeddingReport | list[EmbeddingReport]:
     """Cosines and dot products of word embeddings, same topic against different topics, over all pairs of words.
@@ -209,9 +200,6 @@ def measure_embeddings(
         statistic: what intervals are about.
         effect_size: whether to measure the standard deviation of the scores of all pairs, too. Means cost about as
             much as reading the table a few times, standard deviations as much as multiplying it with itself.
-        accumulators: what else is to be added up of states, in the same pass over documents, see
-            `topic_probe.measure.accumulators`: of every layer its cosines and its dot products. Of several topics, a
-            list of them for each.
 
     Raises:
         ValueError: for topics of another vocabulary, or where no word is left to measure; for a folder of another
@@ -226,60 +214,46 @@ def measure_embeddings(
         >>> [round(float(mean), 5) for mean in (cosine.same_topic, cosine.different_topic)]
         [1.0, 0.6]
     """
-    resampled = check_resample(resampling, documents)
     several = not isinstance(topics, Topics)
-    every, own = topics_and_accumulators(topics, accumulators)
-    if any(own) and documents is None:
-        raise ValueError("accumulators add up what states say in documents: pass these, or leave them out")
-    if run.folder is not None and documents is None:
-        raise ValueError("parts are of documents: pass these, or leave folder= out")
-    if run.folder is not None and any(own):
-        raise ValueError(ACCUMULATORS_IN_FOLDER)
+    every = list(topics) if several else [topics]
+    if not every:
+        raise ValueError("topics are an empty list: pass at least one")
+    if run.folder is not None and (documents is None or len(every) > 1):
+        raise ValueError("folder= keeps states in documents, of one set of topics: leave it out, or pass these alone")
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
-    options = {
+    options: dict[str, Any] = {
         "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
-        "statistic": statistic, "effect_size": effect_size, **recorded(intervals), "resample": resampled,
+        "statistic": statistic, "effect_size": effect_size, **recorded(intervals),
     }  # fmt: skip
     model = open_model(model)
     known = capture.facts(model, *every)
-    reports = [_of_words(model, each, known, options, intervals) for each in every]
-    if documents is not None:
-        reading = reading.of(known)
-        specials = reading.special_ids or ()
-        for report in reports:
-            of_words = cast(dict[str, Any], report.provenance["options"])
-            of_words |= {"include_self": include_self, "special_ids": specials}
-        reports = _with_states(
-            reports,
-            model,
-            every,
-            documents,
-            include_self=include_self,
-            accumulators=own,
-            reading=replace(reading, special_ids=sorted({*specials, *excluded})),
-            run=run,
-            confidence=intervals.over_sources,
-        )
+    if documents is None:
+        reports = [_of_words(model, each, known, options, intervals) for each in every]
+        return reports if several else reports[0]
+    reading = reading.of(known)
+    options |= {"include_self": include_self, "special_ids": reading.special_ids or ()}
+    reading = replace(reading, special_ids=sorted({*(reading.special_ids or ()), *excluded}))
+    view, n_layers = capture.view(model), capture.n_states(model)
+    states = [_States(each, n_layers, include_self) for each in every]
+    parts = [
+        {
+            "words": _of_words(model, each, known, options, intervals), "statistic": statistic,
+            "confidence": intervals.over_sources, "read": {"max_length": reading.max_length},
+        }
+        for each in every
+    ]  # fmt: skip
+    progress = add_documents(
+        partial(_add, view, states), {str(number): own.sums for number, own in enumerate(states)}, documents, view,
+        reading=reading, run=run, facts={"measurement": "states", "topics": every[0].fingerprint, **options},
+        report={"kind": EmbeddingReport.kind, "parts": parts[0]},
+        keep=lambda document: any(bool(own.labelled(document.ids)) for own in states),
+    )  # fmt: skip
+    reports = []
+    for own, part in zip(states, parts, strict=True):
+        if several:
+            progress = replace(progress, measured=own.left_out.pop(MEASURED, 0), left_out=own.left_out)
+        reports.append(EmbeddingReport.of_sums({"0": own.sums}, progress, part))
     return reports if several else reports[0]
-
-
-def check_resample(resampling: Resampling, documents: Any) -> tuple[str, ...]:
-    """What intervals include.
-
-    Raises:
-        ValueError: for sources where there are none, and for fits.
-    """
-    resampled = resampling.of("words")
-    if "fits" in resampled:
-        raise ValueError(
-            "resample names 'fits', which only measure_attention reports together: measure the topics of every fit "
-            "in a list, and look at how far their numbers are apart"
-        )
-    if "sources" in resampled and documents is None:
-        raise ValueError(
-            "resample names 'sources', which a table of embeddings has none of: pass documents, whose states have"
-        )
-    return resampled
 
 
 def _of_words(
@@ -297,7 +271,7 @@ def _of_words(
             squares = word_squares(words, rows)
             of_topics = topic_squares(words, rows, squares)
         pairs = PairSums(sums.sum(0), words.counts.sum(0), None if squares is None else squares.sum())
-        interval = _interval(words, rows, squares, options["statistic"], intervals)
+        interval = _intervals(words, rows, squares, options["statistic"], intervals)
         overall[score] = pairs.contrast(statistic=options["statistic"], **interval)
         pairs = PairSums(topic_sums(words, rows, sums), n_of_topics, of_topics)
         by_topic[score] = pairs.contrast(index=index)
@@ -318,179 +292,96 @@ def _n_words(words: EmbeddingWords) -> tuple[int, ...]:
     return tuple(np.bincount(of_topic, minlength=words.topics.n_topics).tolist())
 
 
-def _interval(
+def _intervals(
     words: EmbeddingWords,
-    rows: Float[np.ndarray, "word width"],
+    rows: Rows,
     squares: Float64[np.ndarray, " word"] | None,
     statistic: Literal["ratio", "difference"],
     intervals: Intervals,
 ) -> dict[str, Any]:
     """The intervals of a score, with the reason where there is none."""
-    if not intervals.n_resamples:
+    if intervals.over_sources is None:
         return {}
     ends = word_ends(words, rows, rows, split_halves(words.strata, seed=intervals.seed))
-    # Every pair has two ends.
-    of_words = None if squares is None else 2 * words.by_form(squares)[:, None]
-    found = word_intervals(ends, of_words, words.strata, statistic=statistic, **vars(intervals))
-    names = ("interval", "effect_size_interval")
-    limits = {name: limits[0] for name, limits in zip(names, found, strict=False)}
-    return limits | {"note": no_interval_reason(limits["interval"], words.n_forms, "words")}
+    found = over_words(ends, None, words.strata, statistic=statistic).interval(intervals.confidence)[0]
+    limits = {"interval": found, "note": no_interval_reason(found, words.n_forms, "words")}
+    if squares is not None:
+        of_words = 2 * words.by_form(squares)[:, None]  # every pair has two ends
+        effect = over_words(ends, of_words, words.strata, statistic="effect_size")
+        limits["effect_size_interval"] = effect.interval(intervals.confidence)[0]
+    return limits
 
 
 # ---------------------------------------------------------------------------- states of layers
 
 
-_OF_TABLE = (
-    "center",
-    "remove_components",
-    "exclude",
-    "statistic",
-    "effect_size",
-)  # what is in the report besides
-NO_STATE = "states that are zero or not finite"
+class _States:
+    """Cosines and dot products between the states of words of one document, in this order for every layer.
 
-
-def _with_states(
-    words: Sequence[EmbeddingReport],
-    model: Any,
-    topics: Sequence[Topics],
-    documents: Any,
-    *,
-    include_self: bool,
-    accumulators: Sequence[Sequence[Any]],
-    reading: Reading,
-    run: Run,
-    confidence: float | None,
-) -> list[EmbeddingReport]:
-    """The reports of words with cosine and dot product of states by layer, and what was read, cut and left out.
-
-    Raises:
-        ValueError: where no document is left to measure.
+    Attributes:
+        sums: of the documents that have been added.
+        left_out: what was left out of these, and under `MEASURED` how many were not.
     """
-    view = capture.view(model)
-    readers = [StateReader(view, each, include_self=include_self) for each in topics]
-    both = "sources" in words[0].provenance["options"]["resample"]
-    sums: list[list[Any]] = [[Relations(n_cells=reader.n_cells)] for reader in readers]
-    facts: dict[str, Any] = {
-        "measurement": "states",
-        "include_self": include_self,
-        "limit": sums[0][0].by_source.limit,
-        "words": both,
-        **{name: words[0].provenance["options"][name] for name in _OF_TABLE},
-    }
-    options, read = words[0].provenance["options"], {"max_length": reading.max_length}
-    parts = [
-        {"words": report, "statistic": options["statistic"], "confidence": confidence, "read": read}
-        for report in words
-    ]
-    if both:
-        effects = word_effects(topics, np.arange(readers[0].n_cells))
-        for of_topics, part, effect in zip(sums, parts, effects, strict=True):
-            of_topics.append(effect)
-            part["strata"] = effect.strata
-    for of_topics, added in zip(sums, accumulators, strict=True):
-        of_topics += added
-    engine = Engine(Several(readers, read_states), sums)
-    of_report = {"kind": EmbeddingReport.kind, "parts": parts[0]}
-    progress = engine.run(documents, reading=reading, run=run, facts=facts, report=of_report)
-    return [
-        EmbeddingReport.of_sums(found, progress.of_topics(number), parts[number])
-        for number, found in enumerate(engine.by_topics)
-    ]
+
+    def __init__(self, topics: Topics, n_layers: int, include_self: bool) -> None:
+        self.topics, self.include_self = topics, include_self
+        n_cells = len(SCORES) * n_layers
+        self.sums = SourceSums(source_limit(n_cells), shape=(n_cells,))
+        self.left_out: Counter[str] = Counter()
+
+    def labelled(self, ids: Int64[Tensor, "*batch position"]) -> Bool[Tensor, "*batch"]:
+        """Which documents may have a word."""
+        return (self.topics.places(ids) >= 0).any(-1)
+
+    def begin(self, batch: TokenBatch) -> None:
+        """The words of a batch, and what they are to each other."""
+        self.side = Side(batch, self.topics, "token")
+        self.relations = word_relations(self.side.places, self.side.places, self.topics)
+        if not self.include_self:
+            self.relations.diagonal(dim1=1, dim2=2).fill_(NO_RELATION)
+        self.pending: list[Tensor] = []
+        self.n_lost = 0
+
+    def read(self, states: Float[Tensor, "batch position d_model"]) -> None:
+        """Adds the states of a layer to what is pending; those that are zero or not finite are in no pair."""
+        index = self.side.index[:, :, None].expand(-1, -1, states.shape[2]).to(states.device)
+        vectors = states.detach().gather(1, index)
+        vectors = vectors if vectors.dtype == torch.float64 else vectors.float()
+        norms, relations = vectors.norm(dim=-1), self.relations.to(states.device)
+        usable = norms.isfinite() & (norms > 0)
+        self.n_lost += int(((relations != NO_RELATION).any(2) & ~usable).sum())
+        vectors = vectors.masked_fill(~usable[..., None], 0)
+        units = vectors / norms.masked_fill(~usable, 1)[..., None]
+        relations = relations * (usable[:, :, None] & usable[:, None, :])
+        of_relation = wide(one_hot(relations.flatten(1).long(), 4)[..., 1:].float())
+        for part in (units, vectors):
+            values = wide((part @ part.mT).flatten(1))[:, None]
+            squares = values.square() @ of_relation[..., 1:].sum(2, keepdim=True)
+            sums = [values @ of_relation, of_relation.sum(1, keepdim=True), squares]
+            self.pending.append(torch.cat(sums, 2).cpu())
+
+    def commit(self, batch: TokenBatch) -> Counter[str]:
+        """Adds what is pending; what was left out of the batch."""
+        labelled = self.labelled(batch.ids.where(batch.mask, -1))
+        rows = torch.cat(self.pending, 1).double()[labelled]
+        self.sums.add(batch.sources[labelled].numpy(), rows.numpy())
+        left_out = Counter({reason: int(n.sum()) for reason, n in self.side.left_out.items()})
+        n_without = int((~self.side.is_word.any(1)).sum())
+        left_out |= Counter({NO_STATE: self.n_lost, NO_WORD: n_without, MEASURED: int(labelled.sum())})
+        self.left_out += left_out
+        return left_out
 
 
-class StateReader:
-    """Cosines and dot products between the states of words of one document, in this order for every layer."""
+def _add(view: capture.View, every: Sequence[_States], batch: TokenBatch) -> Counter[str]:
+    """Runs a batch through the model once, for all topics; what was left out for the first of these."""
+    for own in every:
+        own.begin(batch)
 
-    def __init__(self, view: capture.View, topics: Topics, *, include_self: bool) -> None:
-        self.view, self.topics, self.include_self = view, topics, include_self
-        self.n_cells = len(SCORES) * capture.n_states(view.model)
+    def read(_: int, states: Tensor) -> None:
+        with exact_products(view.model):
+            for own in every:
+                own.read(states)
 
-    def units(self, batch: TokenBatch) -> list[Units]:
-        """The words of every document."""
-        return units_of(batch, self.topics)
-
-    def n_kept(self, units: list[Units]) -> int:
-        """How many numbers are kept of a batch until its documents are scored."""
-        d_model = capture.word_embeddings(self.view.model, check=False).shape[1]
-        layers = len(self.view.sites) + 1
-        return len(units) * width(units) * d_model * layers
-
-    def read(self, batch: TokenBatch, units: list[Units], prepare: Prepare) -> Iterator[Part]:
-        """Runs a batch through the model, and scores its documents."""
-        return read_states([self], batch, [units], [prepare])
-
-    def pairs(self, units: list[Units]) -> Pairs:
-        """The pairs of words of some documents."""
-        n = width(units)
-        return Pairs.of(
-            units, units, self.topics, shape=(n, n), include_self=self.include_self, by_distance=False
-        )
-
-    def part(
-        self,
-        sources: Int64[np.ndarray, " document"],
-        layers: list[Float[Tensor, "document word d_model"]],
-        pairs: Pairs,
-    ) -> Part:
-        """The scores of some documents in all layers."""
-        has_pairs, scores, lost = (pairs.relations != NO_RELATION).any(2), [], []
-        for layer, states in enumerate(layers):
-            values, usable = state_scores(states)
-            lost.append((has_pairs & ~usable).sum(1))
-            cells, n_cells = len(SCORES) * layer + np.arange(len(SCORES)), len(SCORES) * len(layers)
-            seen = usable[:, :, None] & usable[:, None, :]
-            scores.append(BatchScores(sources, n_cells, cells, values, seen, pairs))
-        return Part(scores, {"lost": torch.stack(lost).sum()}, partial(_judge, pairs.query))
-
-
-def read_states(
-    readers: Sequence[StateReader],
-    batch: TokenBatch,
-    units: Sequence[list[Units]],
-    prepare: Sequence[Prepare],
-) -> Iterator[Part]:
-    """Runs a batch through a model once, and scores its documents for every reader of it, one after the other."""
-    view = readers[0].view
-    inputs = view.inputs(batch.ids, batch.mask)
-    device = inputs.ids.device
-    every = every_position(units)
-    parts = some_at_once(len(batch), 4 * every.shape[1] ** 2, device)
-    pairs, places = [], []
-    for reader, own, ready in zip(readers, units, prepare, strict=True):
-        pairs.append([ready(reader.pairs(own[part]), device) for part in parts])
-        places.append(
-            [torch.searchsorted(every[part], padded_positions(own[part])).to(device) for part in parts]
-        )
-    positions = every.to(device)
-    layers: list[Float[Tensor, "batch word d_model"]] = []
-
-    def keep(layer: int, states: Tensor) -> None:
-        at = positions.to(states.device)[:, :, None].expand(-1, -1, states.shape[2])
-        layers.append(states.detach().gather(1, at).to(device))
-
-    capture.hidden_states(view.model, inputs, keep)
-    for number, part in enumerate(parts):
-        for reader, of_pairs, at in zip(readers, pairs, places, strict=True):
-            own_places = at[number][:, :, None]
-            chosen = [states[part].gather(1, own_places.expand(-1, -1, states.shape[2])) for states in layers]
-            yield reader.part(batch.sources[part].numpy(), chosen, of_pairs[number])
-
-
-def _judge(
-    units: Sequence[Units], seen: Mapping[str, np.ndarray]
-) -> tuple[Bool[np.ndarray, " document"], Mapping[str, int]]:
-    return np.ones(len(units), dtype=bool), left_out_of(units) | {NO_STATE: int(seen["lost"])}
-
-
-def state_scores(
-    states: Float[Tensor, "document word d_model"],
-) -> tuple[Float[Tensor, "document 2 word word"], Bool[Tensor, "document word"]]:
-    """Cosines and dot products of states, 0 for states that are zero or not finite, and which states are neither."""
-    vectors = states if states.dtype in (torch.float32, torch.float64) else states.float()
-    norms = vectors.norm(dim=-1)
-    usable = torch.isfinite(norms) & (norms > 0)
-    vectors = vectors.masked_fill(~usable[..., None], 0)
-    units = vectors / norms.masked_fill(~usable, 1)[..., None]
-    products = [torch.bmm(part, part.transpose(1, 2)) for part in (units, vectors)]
-    return torch.stack(products, 1), usable
+    capture.hidden_states(view.model, view.inputs(batch.ids, batch.mask), read)
+    left_out = [own.commit(batch) for own in every]
+    return left_out[0]

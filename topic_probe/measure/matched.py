@@ -16,12 +16,13 @@ from torch import Tensor
 
 from topic_probe.contrast import (
     Contrast,
-    SourceSums,
     matched_contrast,
     matched_means,
     matched_spread,
+    no_interval_reason,
     side_by_side,
 )
+from topic_probe.estimate import Ends, divide, jackknife, over_words, permutation_p_value, split_halves
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.ask import Question, ask, source_limit
@@ -33,18 +34,10 @@ from topic_probe.measure.pairs import Words, wide
 from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
+from topic_probe.sums import SourceSums
 from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
-from topic_probe.uncertainty import (
-    Ends,
-    divide,
-    no_interval_reason,
-    permutation_p_value,
-    source_interval,
-    split_halves,
-    word_interval,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,6 +215,7 @@ def measure_matched(
         Topics.from_token_ids({"words": words.ids}, vocabulary_size=topics.vocabulary_size),
         torch.from_numpy(pairs.codes),
         len(heads),
+        n_classes=int(np.prod(pairs.shape)),
         distances=DISTANCE_BINS,
         null=pairs.null if permutations.n_permutations else None,
         n_permutations=permutations.n_permutations,
@@ -369,7 +363,8 @@ def _contrast_of_words(
 
     def interval(axes: tuple[int, ...]) -> dict[str, Any]:
         ends = pairs.ends(scores, _weights(sums, axes), intervals.seed)
-        limits = word_interval(ends, words.strata, statistic=made_of["statistic"], **vars(intervals))[0]
+        estimate = over_words(ends, None, words.strata, statistic=made_of["statistic"])
+        limits = estimate.interval(intervals.confidence)[0]
         return {"interval": limits, "note": no_interval_reason(limits, words.n_forms, "words")}
 
     null = null.reshape(*null.shape[:2], *pairs.shape, 1)
@@ -391,12 +386,12 @@ class ClassSums(Question):
     include_self = False
 
     def __init__(
-        self, topics: Topics, codes: Int64[Tensor, "word word"], n_heads: int, *, distances: Sequence[int] = (),
+        self, topics: Topics, codes: Int64[Tensor, "word word"], n_heads: int, *, n_classes: int = 1, distances: Sequence[int] = (),
         null: Null | None = None, n_permutations: int = 0, facts: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Sums without a document, of words that have a topic, whatever it is; code 0 is of pairs of no interest."""
         self.topics, self.codes, self.edges, self.null = topics, codes, torch.tensor(distances), null
-        self.n_bins = (int(codes.max()) // 3 + 1) * (len(distances) + 1)
+        self.n_bins = n_classes * (len(distances) + 1)
         self.facts = {"measurement": "attention by class", **(facts or {})}
         self.sums = {
             "by_head": np.zeros((n_heads, self.n_bins, 7)),
@@ -454,8 +449,7 @@ def _with_attention(
 ) -> MatchedReport:
     """The report of words with what attention has added up."""
     by_head = sums["by_head"].reshape(-1, *parts["shape"], 7)
-    by_source = np.concatenate([part.reshape(len(part), sums["by_head"].shape[1], -1) for part in sums["by_source"].rows()[1:]], 2)
-    by_source = by_source.reshape(-1, *parts["shape"], 7)
+    by_source = sums["by_source"].rows()[1].reshape(-1, *parts["shape"], 7)
 
     def interval(axes: tuple[int, ...]) -> dict[str, Any]:
         return _source_intervals(_on(by_source, axes), parts["statistic"], parts["confidence"])
@@ -491,11 +485,11 @@ def _source_intervals(
         same, different, _, _ = matched_means(sums, counts)
         return divide(same - different, matched_spread(sums, counts, squares)), None
 
-    options = {"positive": bool((sums >= 0).all()), "confidence": confidence}
-    interval = source_interval(number, (sums, counts), pairs, **options)
+    positive = bool((sums >= 0).all())
+    interval = jackknife(number, (sums, counts), pairs, positive=positive).interval(confidence)
     return {
         "interval": interval,
-        "effect_size_interval": source_interval(effect, (sums, counts, squares), pairs, confidence=confidence),
+        "effect_size_interval": jackknife(effect, (sums, counts, squares), pairs).interval(confidence),
         "note": no_interval_reason(interval, len(cells), "sources"),
     }
 

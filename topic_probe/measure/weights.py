@@ -4,14 +4,15 @@ The score of a pair of words is a_i·b_j, with what the two halves of a circuit 
 follow from sums over the words, as those of embeddings do, so no scores but those of a picture are formed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums
+from topic_probe.contrast import Contrast, PairSums, no_interval_reason
+from topic_probe.estimate import divide, over_words, split_halves
 from topic_probe.lens import capture
 from topic_probe.lens.capture import embedding_in_residual, head_weights, unembedding
 from topic_probe.lens.opening import open_model
@@ -22,7 +23,6 @@ from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
-from topic_probe.uncertainty import divide, no_interval_reason, split_halves, word_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,8 +112,8 @@ def measure_weights(
     index = dict(zip(("circuit", "stack", "layer", "head"), zip(*columns.name, strict=True), strict=True))
     uncertainty: dict[str, Any] = {}
     if intervals.n_resamples:
-        options = {"statistic": statistic, **vars(intervals)}
-        interval = np.concatenate([word_interval(ends, words.strata, **options) for ends in columns.ends])
+        every = (over_words(ends, None, words.strata, statistic=statistic) for ends in columns.ends)
+        interval = np.concatenate([of_head.interval(intervals.confidence) for of_head in every])
         uncertainty = {"interval": interval, "note": no_interval_reason(interval, words.n_forms, "words")}
     sums = np.stack(columns.sums)
     pairs = PairSums(sums, np.tile(words.counts.sum(0), (len(sums), 1)))

@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
 from topic_probe.contrast import PairSums
+from topic_probe.estimate import Ends
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import Ends
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -224,7 +224,8 @@ def topic_sums(
     words: LabelledWords, rows: Rows, sums: Float64[np.ndarray, "word 3"]
 ) -> Float64[np.ndarray, "topic 3"]:
     """Sums of dot products by topic: of its words with all their forms, of pairs of different words that are both in
-    it, and of its words with all words they share no topic with."""
+    it, and of its words with all words they share no topic with.
+    """
     of_topics = np.asarray(words.members.T @ sums)
     if not words.topics.incidence.disjoint:  # a pair that shares a topic need not share this one
         total = words.members.T @ rows

@@ -24,6 +24,7 @@ import torch
 from topic_probe.contrast import SAME_TOPIC, Contrast, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.opening import random_init
+from topic_probe.estimate import divide
 from topic_probe.measure.ask import ask
 from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
@@ -48,7 +49,6 @@ from topic_probe.text.corpus import Corpus
 from topic_probe.text.lda import word_ids
 from topic_probe.topics import Topics
 from topic_probe.topics.lookup import ONE_PIECE, look_up, readable
-from topic_probe.uncertainty import divide
 from topic_probe.words import form
 
 if TYPE_CHECKING:
