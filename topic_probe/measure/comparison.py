@@ -30,8 +30,15 @@ from topic_probe.measure.heads import layer_starts
 from topic_probe.measure.nulls import Null, null_means, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import PatternReader
-from topic_probe.measure.same_words import SameDocuments, Side, documents_of_each, topics_of_each
-from topic_probe.measure.words import Cosines, LabelledWords, cosines_of_words, labelled_words
+from topic_probe.measure.same_words import (
+    Cosines,
+    SameDocuments,
+    Side,
+    cosines_of_words,
+    documents_of_each,
+    topics_of_each,
+)
+from topic_probe.measure.words import LabelledWords, labelled_words
 from topic_probe.options import check_value, checked, shares
 from topic_probe.report import Report, provenance
 from topic_probe.sums import Rows, aligned

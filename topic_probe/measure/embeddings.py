@@ -20,7 +20,7 @@ from topic_probe.lens.running import exact_products
 from topic_probe.measure.ask import source_limit
 from topic_probe.measure.documents import add_documents, why_nothing
 from topic_probe.measure.folder import MEASURED, Progress
-from topic_probe.measure.matrix import MAX_WORDS, MatrixReport, matrices_of_words
+from topic_probe.measure.matrix import MatrixReport, matrices_fit, matrices_of_words
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.pairs import NO_WORD, Side, wide
 from topic_probe.measure.words import (
@@ -135,13 +135,12 @@ def _effect_first(table: "pd.DataFrame") -> "pd.DataFrame":
     """What is printed of a table: a ratio of cosines means little where words of different topics have none."""
     table = dashed(table)
     names = [name for name in ("score", "layer") if name in table]
-    for number in ("effect_size", "ratio", "difference"):
-        if number in table and (f"{number}_low" in table or number != "difference"):
-            names.append(number)
+    for number in ("effect_size", "difference" if "difference_low" in table else "ratio"):
+        names.append(number)
         if f"{number}_low" in table:
             ends = zip(table[f"{number}_low"], table[f"{number}_high"], strict=True)
-            table[f"interval of {number}"] = [f"[{low:.4g}, {high:.4g}]" for low, high in ends]
-            names.append(f"interval of {number}")
+            table[f"[{number}]"] = [f"[{low:.4g}, {high:.4g}]" for low, high in ends]
+            names.append(f"[{number}]")
     pairs = zip(table["n_same_topic"], table["n_different_topic"], strict=True)
     table["n_pairs"] = [f"{same:.15g}/{different:.15g}" for same, different in pairs]
     return table[[*names, "n_pairs"]]
@@ -166,7 +165,6 @@ def measure_embeddings(
     exclude: Iterable[int] = (),
     include_self: bool = True,
     statistic: Literal["ratio", "difference"] = "ratio",
-    effect_size: bool = True,
     reading: Reading,
     intervals: Intervals,
     run: Run,
@@ -176,16 +174,11 @@ def measure_embeddings(
     Word embeddings are the raw table, as in the paper. Trained tables point in a common direction, which raises
     all cosines alike; ``center`` and ``remove_components`` take that out. Entries that are forms of one word
     ("President", " president") are one word: their pairs are same-word pairs. Intervals say how much the number would
-    change with other words of the same topics: words are drawn anew within every topic (within its first topic, a
-    word of several) with all their forms, never pairs, and topics stay as they are. They need at least eight words.
-    Given documents, the model's states are compared at every layer too, as they are, between positions of the same
-    document, with intervals that resample sources.
+    change with other words of the same topics (at least eight). Given documents, the model's states are compared at
+    every layer too, between positions of the same document, with intervals over sources.
 
-    Split words that the topics know as a whole have no row in the table and are left out; so are words whose row is
-    zero or not finite. All that is left out is counted in ``provenance``.
-
-    Several topics in a list give a list of reports, each that of these topics alone; documents are run through the
-    model once for all of them.
+    Split words and words whose row is zero or not finite are left out and counted in ``provenance``. Several topics in
+    a list give a list of reports; documents are run through the model once for all of them.
 
     Args:
         model: anything that `open_model` takes. It comes back as it was.
@@ -197,13 +190,10 @@ def measure_embeddings(
             ``center``.
         exclude: token ids left out, of the pairs as well as of the mean and the components: special and unused ids.
         include_self: whether the pair of a position with itself is a same-word pair of a layer, as in the paper.
-        statistic: what intervals are about.
-        effect_size: whether to measure the standard deviation of the scores of all pairs, too. Means cost about as
-            much as reading the table a few times, standard deviations as much as multiplying it with itself.
+        statistic: what intervals are about, beside effect sizes.
 
     Raises:
-        ValueError: for topics of another vocabulary, or where no word is left to measure; for a folder of another
-            measurement.
+        ValueError: for topics of another vocabulary, where no word is left, or for a folder of another measurement.
 
     Example:
         >>> import torch
@@ -220,39 +210,19 @@ def measure_embeddings(
         raise ValueError("topics are an empty list: pass at least one")
     if run.folder is not None and (documents is None or len(every) > 1):
         raise ValueError("folder= keeps states in documents, of one set of topics: leave it out, or pass these alone")
-    excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
-    options: dict[str, Any] = {
-        "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
-        "statistic": statistic, "effect_size": effect_size, **recorded(intervals),
-    }  # fmt: skip
     model = open_model(model)
     known = capture.facts(model, *every)
-    if documents is None:
-        reports = [_of_words(model, each, known, options, intervals) for each in every]
-        return reports if several else reports[0]
-    reading = reading.of(known)
-    options |= {"include_self": include_self, "special_ids": reading.special_ids or ()}
-    reading = replace(reading, special_ids=sorted({*(reading.special_ids or ()), *excluded}))
-    view, n_layers = capture.view(model), capture.n_states(model)
-    states = [_States(each, n_layers, include_self) for each in every]
-    parts = [
-        {
-            "words": _of_words(model, each, known, options, intervals), "statistic": statistic,
-            "confidence": intervals.over_sources, "read": {"max_length": reading.max_length},
-        }
-        for each in every
-    ]  # fmt: skip
-    progress = add_documents(
-        partial(_add, view, states), {str(number): own.sums for number, own in enumerate(states)}, documents, view,
-        reading=reading, run=run, facts={"measurement": "states", "topics": every[0].fingerprint, **options},
-        report={"kind": EmbeddingReport.kind, "parts": parts[0]},
-        keep=lambda document: any(bool(own.labelled(document.ids)) for own in states),
-    )  # fmt: skip
-    reports = []
-    for own, part in zip(states, parts, strict=True):
-        if several:
-            progress = replace(progress, measured=own.left_out.pop(MEASURED, 0), left_out=own.left_out)
-        reports.append(EmbeddingReport.of_sums({"0": own.sums}, progress, part))
+    reading, excluded = reading.of(known), sorted(set(token_id_array(exclude, "exclude").tolist()))
+    options: dict[str, Any] = {
+        "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
+        "statistic": statistic, **recorded(intervals),
+    }  # fmt: skip
+    if documents is not None:
+        options |= {"include_self": include_self, "special_ids": reading.special_ids or ()}
+    reports = [_of_words(model, each, known, options, intervals) for each in every]
+    if documents is not None:
+        reading = replace(reading, special_ids=sorted({*(reading.special_ids or ()), *excluded}))
+        reports = _with_states(reports, capture.view(model), every, documents, options, reading, run, intervals)
     return reports if several else reports[0]
 
 
@@ -262,21 +232,18 @@ def _of_words(
     """The report of the table of embeddings."""
     taken_out = {name: options[name] for name in ("center", "remove_components", "exclude")}
     words = labelled_words(capture.word_embeddings(model), topics, **taken_out)
-    ones, index = np.ones((len(words), 1)), {"topic": topics.topic_labels, "n_words": _n_words(words)}
-    n_of_topics = np.rint(topic_sums(words, ones, words.counts))
+    index = {"topic": topics.topic_labels, "n_words": _n_words(words)}
+    n_of_topics = np.rint(topic_sums(words, np.ones((len(words), 1)), words.counts))
     overall, by_topic = {}, {}
     for score, rows in words.scored.items():
-        sums, squares, of_topics = word_sums(words, rows, rows), None, None
-        if options["effect_size"]:
-            squares = word_squares(words, rows)
-            of_topics = topic_squares(words, rows, squares)
-        pairs = PairSums(sums.sum(0), words.counts.sum(0), None if squares is None else squares.sum())
-        interval = _intervals(words, rows, squares, options["statistic"], intervals)
-        overall[score] = pairs.contrast(statistic=options["statistic"], **interval)
-        pairs = PairSums(topic_sums(words, rows, sums), n_of_topics, of_topics)
-        by_topic[score] = pairs.contrast(index=index)
+        sums, squares = word_sums(words, rows, rows), word_squares(words, rows)
+        pairs = PairSums(sums.sum(0), words.counts.sum(0), squares.sum())
+        uncertainty = _intervals(words, rows, squares, options["statistic"], intervals)
+        overall[score] = pairs.contrast(statistic=options["statistic"], **uncertainty)
+        of_topics = topic_squares(words, rows, squares)
+        by_topic[score] = PairSums(topic_sums(words, rows, sums), n_of_topics, of_topics).contrast(index=index)
     matrices = None
-    if len(words) <= MAX_WORDS:
+    if matrices_fit(words, len(SCORES)):
         products = np.stack([rows @ rows.T for rows in words.scored.values()])
         matrices = matrices_of_words(products, {"score": SCORES}, words)
     record = provenance(
@@ -293,26 +260,49 @@ def _n_words(words: EmbeddingWords) -> tuple[int, ...]:
 
 
 def _intervals(
-    words: EmbeddingWords,
-    rows: Rows,
-    squares: Float64[np.ndarray, " word"] | None,
-    statistic: Literal["ratio", "difference"],
-    intervals: Intervals,
+    words: EmbeddingWords, rows: Rows, squares: np.ndarray, statistic: Literal["ratio", "difference"], intervals: Intervals
 ) -> dict[str, Any]:
-    """The intervals of a score, with the reason where there is none."""
+    """The intervals of a score over words, with the reason where there is none."""
     if intervals.over_sources is None:
         return {}
     ends = word_ends(words, rows, rows, split_halves(words.strata, seed=intervals.seed))
     found = over_words(ends, None, words.strata, statistic=statistic).interval(intervals.confidence)[0]
-    limits = {"interval": found, "note": no_interval_reason(found, words.n_forms, "words")}
-    if squares is not None:
-        of_words = 2 * words.by_form(squares)[:, None]  # every pair has two ends
-        effect = over_words(ends, of_words, words.strata, statistic="effect_size")
-        limits["effect_size_interval"] = effect.interval(intervals.confidence)[0]
-    return limits
+    of_words = 2 * words.by_form(squares)[:, None]  # every pair has two ends
+    effect = over_words(ends, of_words, words.strata, statistic="effect_size").interval(intervals.confidence)[0]
+    note = no_interval_reason(found, words.n_forms, "words")
+    return {"interval": found, "effect_size_interval": effect, "note": note}
 
 
 # ---------------------------------------------------------------------------- states of layers
+
+
+def _with_states(
+    reports: Sequence[EmbeddingReport],
+    view: capture.View,
+    topics: Sequence[Topics],
+    documents: Any,
+    options: Mapping[str, Any],
+    reading: Reading,
+    run: Run,
+    intervals: Intervals,
+) -> list[EmbeddingReport]:
+    """The reports of words with cosine and dot product of states by layer, and what was read and left out."""
+    n_layers = capture.n_states(view.model)
+    states = [_States(each, n_layers, options["include_self"]) for each in topics]
+    known = {"confidence": intervals.over_sources, "statistic": options["statistic"]}
+    parts = [{**known, "words": report, "read": {"max_length": reading.max_length}} for report in reports]
+    progress = add_documents(
+        partial(_add, view, states), {str(number): own.sums for number, own in enumerate(states)}, documents, view,
+        reading=reading, run=run, facts={"measurement": "states", "topics": topics[0].fingerprint, **options},
+        report={"kind": EmbeddingReport.kind, "parts": parts[0]},
+        keep=lambda document: any(bool(own.labelled(document.ids)) for own in states),
+    )  # fmt: skip
+    found = []
+    for own, part in zip(states, parts, strict=True):
+        if len(states) > 1:
+            progress = replace(progress, measured=own.left_out.pop(MEASURED, 0), left_out=own.left_out)
+        found.append(EmbeddingReport.of_sums({"0": own.sums}, progress, part))
+    return found
 
 
 class _States:

@@ -47,6 +47,11 @@ class MatrixReport(Report, kind="matrix"):
         return pd.DataFrame({**self.index, "lowest": self.values.min((1, 2)), "highest": self.values.max((1, 2))})
 
 
+def matrices_fit(words: LabelledWords, n: int) -> bool:
+    """Whether so many matrices between words are kept."""
+    return len(words) <= MAX_WORDS and n * len(words) ** 2 <= MAX_NUMBERS
+
+
 def matrices_of_words(
     matrices: Float[np.ndarray, "matrix word word"], index: Mapping[str, tuple[Any, ...]], words: LabelledWords
 ) -> MatrixReport:

@@ -16,7 +16,7 @@ from topic_probe.estimate import divide, over_words, split_halves
 from topic_probe.lens import capture
 from topic_probe.lens.capture import embedding_in_residual, head_weights, unembedding
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.matrix import MAX_NUMBERS, MAX_WORDS, MatrixReport, matrices_of_words
+from topic_probe.measure.matrix import MatrixReport, matrices_fit, matrices_of_words
 from topic_probe.measure.options import Intervals, recorded
 from topic_probe.measure.words import EmbeddingWords, Rows, labelled_words, word_ends, word_sums
 from topic_probe.options import shares
@@ -126,8 +126,8 @@ def measure_weights(
         left_out={**words.left_out, **missing},
     )
     matrices = None
-    if columns.scores[0] is not None and len(heads) * len(words) ** 2 <= MAX_NUMBERS:
-        matrices = matrices_of_words(np.stack(columns.scores), index, words)
+    if matrices_fit(words, len(heads)):
+        matrices = matrices_of_words(np.stack([a @ b.T for a, b in columns.sides]), index, words)
     return WeightReport(contrast, divide(contrast.difference, np.array(columns.spread)), record, matrices)
 
 
@@ -173,7 +173,7 @@ class _Head(NamedTuple):
     sums: Any  # by relation
     spread: Any  # the standard deviation of its scores
     ends: Any  # what every word adds
-    scores: Any  # between all words, where these are few
+    sides: Any  # what it makes of few words on the left and on the right
 
 
 def _heads(
@@ -199,7 +199,7 @@ def _heads(
                 sums,
                 _spread(a, b, sums.sum() / len(words) ** 2),
                 None if half is None else word_ends(words, a, b, half),
-                a @ b.T if len(words) <= MAX_WORDS else None,
+                (a, b) if matrices_fit(words, 1) else None,
             )
 
 

@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
-from topic_probe.contrast import PairSums
 from topic_probe.estimate import Ends
 from topic_probe.topics import Topics
 
@@ -30,8 +29,7 @@ _SMALL = 2**22
 _BLOCK = 4096
 
 
-@dataclass(frozen=True)
-class FormPairs:
+class FormPairs(NamedTuple):
     """All ordered pairs of different entries that are forms of one word, and whether they share a topic."""
 
     first: Int64[np.ndarray, " pair"]
@@ -86,9 +84,8 @@ class LabelledWords:
     @cached_property
     def form_pairs(self) -> FormPairs:
         """The pairs that are of one word though their entries differ."""
-        forms = self.form.numpy()
-        several = np.flatnonzero(np.bincount(forms) > 1)
-        first, second = pairs_of_labels(forms, several, several)
+        of_form = _indicator(self.form, self.n_forms)
+        first, second = (of_form.T @ of_form).nonzero()
         first, second = first[first != second], second[first != second]
         share = self.topics.incidence.pairwise(torch.device("cpu"))
         return FormPairs(first, second, share(self.group[first], self.group[second]).numpy())
@@ -102,9 +99,7 @@ class LabelledWords:
 
     def by_form(self, values: Float64[np.ndarray, "word *rest"]) -> Float64[np.ndarray, "form *rest"]:
         """Sums of values of entries over the forms of a word."""
-        sums = np.zeros((self.n_forms, *values.shape[1:]))
-        np.add.at(sums, self.form.numpy(), values)
-        return sums
+        return np.asarray(_indicator(self.form, self.n_forms) @ values)
 
     @cached_property
     def counts(self) -> Float64[np.ndarray, "word 3"]:
@@ -130,19 +125,12 @@ class LabelledWords:
         return np.asarray(groups[by_form[first[given] + number % n_forms[given]]])
 
 
-def pairs_of_labels(
-    labels: Int[np.ndarray, " word"],
-    first: Int64[np.ndarray, " block"],
-    second: Int64[np.ndarray, " block"],
-) -> tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]:
-    """All ordered pairs of a word labelled ``first[k]`` with one labelled ``second[k]``, for every k."""
-    sizes = np.bincount(labels, minlength=1 + max(first.max(initial=-1), second.max(initial=-1)))
-    order, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
-    n_pairs = sizes[first] * sizes[second]
-    block = np.repeat(np.arange(len(n_pairs)), n_pairs)
-    place = np.arange(len(block)) - np.repeat(np.cumsum(n_pairs) - n_pairs, n_pairs)
-    row, column = np.divmod(place, sizes[second][block])
-    return order[starts[first][block] + row], order[starts[second][block] + column]
+def _indicator(label: Int64[Tensor, " word"], n: int) -> "csr_array":
+    """1 where a word has a label: [label, word]."""
+    from scipy.sparse import csr_array
+
+    where = label.numpy(), np.arange(len(label))
+    return csr_array((np.ones(len(label)), where), shape=(n, len(label)))
 
 
 # ------------------------------------------------------------------------- sums over all pairs of words
@@ -156,7 +144,7 @@ def word_sums(words: LabelledWords, left: Rows, right: Rows) -> Float64[np.ndarr
     """Sums of the scores of the ordered pairs that every entry is the first of, by relation; linear in the words."""
     own, forms = _one_word(words, left, right)
     near, far = (_by_first(words, forms * kind) for kind in (words.form_pairs.shared, ~words.form_pairs.shared))
-    of_groups = _sums_over(words.group.numpy(), len(words.topics.incidence), right)
+    of_groups = _indicator(words.group, len(words.topics.incidence)) @ right
     partners = words.topics.incidence.times_shared(of_groups).astype(right.dtype)[words.group.numpy()]
     sharing = np.einsum("wd,wd->w", left, partners)
     every = left @ of_groups.sum(0).astype(right.dtype)
@@ -186,46 +174,10 @@ def word_squares(words: LabelledWords, rows: Rows) -> Float64[np.ndarray, " word
     return np.asarray(every - own**2 - _by_first(words, forms**2), dtype=np.float64)
 
 
-class Cosines(NamedTuple):
-    """Cosines between words: sums over all pairs, and what every word adds to them and, as either end, to squares."""
-
-    sums: PairSums
-    ends: Ends
-    squares: Float64[np.ndarray, "word 1"]
-
-
-def cosines_of_words(
-    words: "EmbeddingWords",
-    half: Int64[Tensor, " form"],
-    places: Int64[np.ndarray, " form"],
-    n_words: int,
-) -> Cosines:
-    """Sums of cosines over pairs, and what every word adds to them, at its place among the words of all models."""
-    rows = words.scored["cosine"]
-    squares = word_squares(words, rows)
-    ends = word_ends(words, rows, rows, half.numpy())
-    pairs = PairSums(word_sums(words, rows, rows).sum(0), words.counts.sum(0), squares.sum())
-    of_words = 2 * words.by_form(squares)[:, None]
-    return Cosines(
-        pairs, Ends(*(placed(part, places, n_words, axis=1) for part in ends)), placed(of_words, places, n_words, axis=0)
-    )
-
-
-def placed(
-    values: Float64[np.ndarray, "..."], places: Int64[np.ndarray, " word"], n: int, *, axis: int
-) -> np.ndarray:
-    """Values of words at their places among those of all words, 0 elsewhere."""
-    found = np.zeros((*values.shape[:axis], n, *values.shape[axis + 1 :]))
-    found[(slice(None),) * axis + (places,)] = values
-    return found
-
-
 def topic_sums(
     words: LabelledWords, rows: Rows, sums: Float64[np.ndarray, "word 3"]
 ) -> Float64[np.ndarray, "topic 3"]:
-    """Sums of dot products by topic: of its words with all their forms, of pairs of different words that are both in
-    it, and of its words with all words they share no topic with.
-    """
+    """By topic: its words with all their forms, with other words of it, and with words they share no topic with."""
     of_topics = np.asarray(words.members.T @ sums)
     if not words.topics.incidence.disjoint:  # a pair that shares a topic need not share this one
         total = words.members.T @ rows
@@ -268,13 +220,6 @@ def _in_topics(words: LabelledWords, own: np.ndarray, forms: np.ndarray) -> np.n
     """Values of entries and of pairs of forms, summed over those that are in a topic."""
     first, second = (words.members[places] for places in (words.form_pairs.first, words.form_pairs.second))
     return np.asarray(words.members.T @ own + first.multiply(second).T @ forms)
-
-
-def _sums_over(group: np.ndarray, n_groups: int, rows: Rows) -> Float64[np.ndarray, "group width"]:
-    from scipy.sparse import csr_array
-
-    of_group = csr_array((np.ones(len(group)), (group, np.arange(len(group)))), shape=(n_groups, len(group)))
-    return np.asarray(of_group @ rows)
 
 
 # ------------------------------------------------------------------------------------ rows of a table

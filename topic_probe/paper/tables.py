@@ -22,9 +22,9 @@ import numpy as np
 import torch
 
 from topic_probe.contrast import SAME_TOPIC, Contrast, word_relations
+from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import random_init
-from topic_probe.estimate import divide
 from topic_probe.measure.ask import ask
 from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
