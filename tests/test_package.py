@@ -30,8 +30,9 @@ toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.word_attention toy.agreement toy.landscape toy.exact
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.check lens.opening
-measure measure.options measure.words measure.matrix measure.scores measure.sums measure.accumulators
-measure.doubt measure.parts measure.folder measure.engine measure.heads measure.patterns
+measure measure.options measure.words measure.matrix measure.pairs measure.parts measure.folder measure.documents
+measure.ask measure.permuted measure.attention_sums measure.scores measure.sums measure.accumulators
+measure.doubt measure.engine measure.heads measure.patterns
 measure.nulls
 measure.attention measure.embeddings measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.ablation measure.knockout

@@ -312,7 +312,7 @@ def test_a_report_has_tables_that_add_up_and_comes_back_from_disk(tmp_path):
     assert table.score.tolist() == ["cosine"] * 4 + ["dot"] * 4 + ["attention"] * 5
     assert tp.load_report(report.save(tmp_path / "report")) == report
     # All heads have the same pairs, so bins weigh alike and the means of a layer are those of its heads.
-    assert (len(report.to_dataframe("head")), len(report.to_dataframe("layer"))) == (12, 3)
+    assert (len(report.heads), len(report.layers)) == (12, 3)
     assert report.layers.same_topic[0] == pytest.approx(report.heads.same_topic[:4].mean())
     assert report.attention[4].different_topic == pytest.approx(report.heads.different_topic.mean())
 

@@ -4,7 +4,7 @@ from mutant import Mutant
 
 _ATTENTION, _SCORES = "tests/measure/test_attention.py", "tests/measure/test_scores.py"
 _ACCUMULATORS, _FOLDER = "tests/measure/test_accumulators.py", "tests/measure/test_folder.py"
-_DOUBT, _MATCHED = "tests/measure/test_doubt.py", "tests/measure/test_matched.py"
+_DOUBT = "tests/measure/test_doubt.py"
 _COMPARISON = "tests/measure/test_comparison.py"
 
 MUTANTS = [
@@ -217,34 +217,5 @@ MUTANTS = [
         "null = Null(side.topics, permutations.n_permutations, intervals.seed, n, names=own)",
         "null = Null(side.topics, permutations.n_permutations, intervals.seed, n)",
         _COMPARISON,
-    ),
-    # --- matched
-    Mutant(
-        "pairs of words are counted in both directions",
-        "topic_probe/measure/matched.py",
-        "return np.asarray(total.reshape(shape) / 2)",
-        "return np.asarray(total.reshape(shape))",
-        _MATCHED,
-    ),
-    Mutant(
-        "intervals of words do not weigh bins",
-        "topic_probe/measure/matched.py",
-        "np.where(both, np.nan_to_num(divide(counts[..., 1], counts[..., 2])), 0.0)",
-        "np.where(both, 1.0, 0.0)",
-        _MATCHED,
-    ),
-    Mutant(
-        "forms of one word are pairs in permutations",
-        "topic_probe/measure/matched.py",
-        "once &= form[first] != form[second]",
-        "once &= first != second",
-        _MATCHED,
-    ),
-    Mutant(
-        "labels are permuted among words of any frequency",
-        "topic_probe/measure/matched.py",
-        "strata, form = self.bins.strata(self.words), self.words.form.numpy()",
-        "strata, form = [np.arange(self.words.n_forms)], self.words.form.numpy()",
-        _MATCHED,
     ),
 ]

@@ -79,24 +79,10 @@ MUTANTS = [
         _TESTS,
     ),
     Mutant(
-        "topics in common are those that either group has",
+        "groups that share several topics are counted for each",
         _INCIDENCE,
-        "self.table[first.numpy()].multiply(self.table[second.numpy()]).tocsr()",
-        "self.table[first.numpy()].maximum(self.table[second.numpy()]).tocsr()",
-        _SPARSE,
-    ),
-    Mutant(
-        "topics in common are told of the wrong pairs",
-        _INCIDENCE,
-        "repeat_interleave(torch.from_numpy(np.diff(found.indptr)))",
-        "repeat_interleave(torch.from_numpy(np.diff(found.indptr)[::-1].copy()))",
-        _SPARSE,
-    ),
-    Mutant(
-        "sums between overlapping topics count values once for every topic",
-        _INCIDENCE,
-        "rows.data *= np.repeat(values.numpy(), np.diff(rows.indptr))",
-        "rows.data *= np.repeat(values.numpy() / np.diff(rows.indptr), np.diff(rows.indptr))",
+        "- self._several @ values",
+        "- 0 * (self._several @ values)",
         _SPARSE,
     ),
     Mutant(

@@ -90,7 +90,10 @@ class EmbeddingReport(Report, kind="embeddings"):
         }
         keys, rows = by_source.rows()
         documents = {**progress.record(), **by_source.record, **parts["read"]}
-        record, sources = {**report.provenance, "documents": documents}, {"keys": keys.view(np.int64), "rows": rows}
+        record, sources = (
+            {**report.provenance, "documents": documents},
+            {"keys": keys.view(np.int64), "rows": rows},
+        )
         found: EmbeddingReport = replace(report, layers=layers, provenance=record, sources=sources)
         return found
 
@@ -209,7 +212,9 @@ def measure_embeddings(
     if not every:
         raise ValueError("topics are an empty list: pass at least one")
     if run.folder is not None and (documents is None or len(every) > 1):
-        raise ValueError("folder= keeps states in documents, of one set of topics: leave it out, or pass these alone")
+        raise ValueError(
+            "folder= keeps states in documents, of one set of topics: leave it out, or pass these alone"
+        )
     model = open_model(model)
     known = capture.facts(model, *every)
     reading, excluded = reading.of(known), sorted(set(token_id_array(exclude, "exclude").tolist()))
@@ -222,7 +227,9 @@ def measure_embeddings(
     reports = [_of_words(model, each, known, options, intervals) for each in every]
     if documents is not None:
         reading = replace(reading, special_ids=sorted({*(reading.special_ids or ()), *excluded}))
-        reports = _with_states(reports, capture.view(model), every, documents, options, reading, run, intervals)
+        reports = _with_states(
+            reports, capture.view(model), every, documents, options, reading, run, intervals
+        )
     return reports if several else reports[0]
 
 
@@ -241,7 +248,9 @@ def _of_words(
         uncertainty = _intervals(words, rows, squares, options["statistic"], intervals)
         overall[score] = pairs.contrast(statistic=options["statistic"], **uncertainty)
         of_topics = topic_squares(words, rows, squares)
-        by_topic[score] = PairSums(topic_sums(words, rows, sums), n_of_topics, of_topics).contrast(index=index)
+        by_topic[score] = PairSums(topic_sums(words, rows, sums), n_of_topics, of_topics).contrast(
+            index=index
+        )
     matrices = None
     if matrices_fit(words, len(SCORES)):
         products = np.stack([rows @ rows.T for rows in words.scored.values()])
@@ -260,7 +269,11 @@ def _n_words(words: EmbeddingWords) -> tuple[int, ...]:
 
 
 def _intervals(
-    words: EmbeddingWords, rows: Rows, squares: np.ndarray, statistic: Literal["ratio", "difference"], intervals: Intervals
+    words: EmbeddingWords,
+    rows: Rows,
+    squares: np.ndarray,
+    statistic: Literal["ratio", "difference"],
+    intervals: Intervals,
 ) -> dict[str, Any]:
     """The intervals of a score over words, with the reason where there is none."""
     if intervals.over_sources is None:
@@ -268,7 +281,9 @@ def _intervals(
     ends = word_ends(words, rows, rows, split_halves(words.strata, seed=intervals.seed))
     found = over_words(ends, None, words.strata, statistic=statistic).interval(intervals.confidence)[0]
     of_words = 2 * words.by_form(squares)[:, None]  # every pair has two ends
-    effect = over_words(ends, of_words, words.strata, statistic="effect_size").interval(intervals.confidence)[0]
+    effect = over_words(ends, of_words, words.strata, statistic="effect_size").interval(intervals.confidence)[
+        0
+    ]
     note = no_interval_reason(found, words.n_forms, "words")
     return {"interval": found, "effect_size_interval": effect, "note": note}
 

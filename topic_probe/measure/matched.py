@@ -65,10 +65,9 @@ class MatchedReport(Report, kind="matched"):
 
     Same-topic and different-topic pairs are compared within bins of pointwise mutual information and of the document
     frequencies of the two words. Both means weigh the bins by their number of same-topic pairs, where a bin holds both
-    kinds. If the effect were co-occurrence alone, the matched ratio would be 1. Bins have a width, and the PMI of rare
-    words is mostly noise, so part of what co-occurrence does is left in a matched number: it errs upwards, and less so
-    the more documents were counted and the more frequent the words are (``min_documents``). Effect sizes are in
-    standard deviations of the scores of all pairs in bins that hold both kinds.
+    kinds; effect sizes are in standard deviations of the scores of these. If the effect were co-occurrence alone, the
+    matched ratio would be 1. Bins have a width, and the PMI of rare words is mostly noise, so matched numbers err
+    upwards, less so the more documents were counted and the more frequent words are (``min_documents``).
 
     Attributes:
         cosine: mean cosine between embeddings of different words, a cell for every way of matching.
@@ -117,21 +116,17 @@ class MatchedReport(Report, kind="matched"):
             provenance={**report.provenance, "documents": documents},
         )  # fmt: skip
 
-    def to_dataframe(self, by: Literal["match", "layer", "head"] = "match") -> "pd.DataFrame":
-        """A row for every score and way of matching; by "layer" or "head" those of attention."""
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for every score and way of matching."""
         import pandas as pd
 
-        every = {"cosine": self.cosine, "dot": self.dot, "attention": self.attention}
-        every = every if by == "match" else {"attention": {"layer": self.layers, "head": self.heads}[by]}
         parts = []
-        for score, contrast in every.items():
+        for score in ("cosine", "dot", "attention"):
+            contrast = getattr(self, score)
             if contrast is not None:
-                table = contrast.to_dataframe({"score": score, **(contrast.index or {})})
-                if by == "match":
-                    table["coverage"] = self.coverage["attention" if score == "attention" else "embeddings"]
+                table = contrast.to_dataframe({"score": score, **contrast.index})
+                table["coverage"] = self.coverage["attention" if score == "attention" else "embeddings"]
                 parts.append(table)
-        if not parts:
-            raise ValueError("no attention was measured: pass documents to measure_matched")
         # A word with itself has no co-occurrence to be matched on.
         return pd.concat(parts, ignore_index=True).drop(columns=["same_word", "topic_ratio", "n_same_word"])
 
@@ -188,7 +183,11 @@ def measure_matched(
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     words, counted = _words(model, topics, cooccurrence, min_documents, center, excluded)
     pairs = _Pairs.of(words, counted, pmi_bins, frequency_bins, permutations.n_permutations, intervals.seed)
-    asked = {"statistic": statistic, "alternative": permutations.alternative, "confidence": intervals.over_sources}
+    asked = {
+        "statistic": statistic,
+        "alternative": permutations.alternative,
+        "confidence": intervals.over_sources,
+    }
     cosine, dot = (pairs.contrast(score, intervals.seed, asked) for score in SCORES)
     options = {
         "pmi_bins": pmi_bins, "frequency_bins": frequency_bins, "min_documents": min_documents, "center": center,
@@ -224,7 +223,12 @@ def measure_matched(
 
 
 def _words(
-    model: Any, topics: Topics, cooccurrence: Cooccurrence, min_documents: int, center: bool, exclude: Iterable[int]
+    model: Any,
+    topics: Topics,
+    cooccurrence: Cooccurrence,
+    min_documents: int,
+    center: bool,
+    exclude: Iterable[int],
 ) -> tuple[EmbeddingWords, Cooccurrence]:
     """The words with a topic, a row in the embedding table and enough documents, by their ids, and their counts."""
     if cooccurrence.vocabulary_size != topics.vocabulary_size:
@@ -269,7 +273,13 @@ class _Pairs:
 
     @classmethod
     def of(
-        cls, words: EmbeddingWords, counted: Cooccurrence, pmi_bins: int, frequency_bins: int, n: int, seed: int
+        cls,
+        words: EmbeddingWords,
+        counted: Cooccurrence,
+        pmi_bins: int,
+        frequency_bins: int,
+        n: int,
+        seed: int,
     ) -> "_Pairs":
         """Bins of equally many same-topic pairs, and classes of equally many words, as far as ties allow."""
         if pmi_bins < 1 or frequency_bins < 1:
@@ -311,7 +321,12 @@ class _Pairs:
         return _by_way(sums, null, None if asked["confidence"] is None else interval, asked)
 
     def null(
-        self, first: np.ndarray, second: np.ndarray, values: Float64[np.ndarray, "2 pair"], bins: np.ndarray, n_bins: int
+        self,
+        first: np.ndarray,
+        second: np.ndarray,
+        values: Float64[np.ndarray, "2 pair"],
+        bins: np.ndarray,
+        n_bins: int,
     ) -> Float64[np.ndarray, "permutation 2 bin"]:
         """Sums of two values of pairs of words (by their places) over those that would share a topic."""
         from scipy.sparse import csr_array
@@ -339,7 +354,9 @@ class _Pairs:
         return Ends(parts[0][..., None], parts[1], parts[2][..., None], parts[3])
 
 
-def _permuted_words(form: np.ndarray, rank: np.ndarray, n: int, seed: int) -> Int64[np.ndarray, "form permutation"]:
+def _permuted_words(
+    form: np.ndarray, rank: np.ndarray, n: int, seed: int
+) -> Int64[np.ndarray, "form permutation"]:
     """Which word's topics each word is given, with all its forms, among words of equal frequency."""
     highest, generator = np.zeros(form.max() + 1, np.int64), np.random.default_rng(seed)
     np.maximum.at(highest, form, rank)
@@ -385,7 +402,10 @@ class ClassSums(Question):
         query, key = words.query.places[:, :, None], words.key.places[:, None, :]
         codes = self.codes[query, key] * (words.relations > 0)
         document, i, j = codes.nonzero(as_tuple=True)
-        code, distance = codes[document, i, j], (words.query.first[document, i] - words.key.first[document, j]).abs()
+        code, distance = (
+            codes[document, i, j],
+            (words.query.first[document, i] - words.key.first[document, j]).abs(),
+        )
         words.prepared = {
             "there": (document * codes.shape[1] + i) * codes.shape[2] + j, "document": document, "kind": code % 3,
             "bin": code // 3 * (len(self.edges) + 1) + torch.bucketize(distance, self.edges, right=True),
@@ -403,7 +423,9 @@ class ClassSums(Question):
         there, document, bins, kind = (words.prepared[name] for name in ("there", "document", "bin", "kind"))
         n = words.once(visible, lambda: (words.pairs(visible).flatten()[there] > 0).double())
         values = wide(words.relative(rows, visible).movedim(1, 3).flatten(0, 2)[there])
-        found = _add_up(values, n.to(values), document * self.n_bins + bins, kind, len(words.sources) * self.n_bins)
+        found = _add_up(
+            values, n.to(values), document * self.n_bins + bins, kind, len(words.sources) * self.n_bins
+        )
         found = found.unflatten(0, (-1, self.n_bins))
         words.add("by_head", heads, found.sum(0).movedim(2, 0))
         words.add("by_source", slice(None), found.sum(3))
@@ -494,7 +516,9 @@ def _weights(sums: np.ndarray, axes: tuple[int, ...]) -> Float64[np.ndarray, " c
     return np.stack([np.zeros(len(both)), both, of_different], 1).ravel()
 
 
-def _p_value(sums: np.ndarray, null: np.ndarray, axes: tuple[int, ...], asked: Mapping[str, Any]) -> np.ndarray:
+def _p_value(
+    sums: np.ndarray, null: np.ndarray, axes: tuple[int, ...], asked: Mapping[str, Any]
+) -> np.ndarray:
     """Of permuted labels, under which bins weigh as they do in truth."""
     same = np.moveaxis(null, 1, -1)
     different = sums[..., [1, 4]] + sums[..., [2, 5]] - same

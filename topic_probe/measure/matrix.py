@@ -44,7 +44,9 @@ class MatrixReport(Report, kind="matrix"):
         """A row for every matrix: its names, its lowest and its highest number."""
         import pandas as pd
 
-        return pd.DataFrame({**self.index, "lowest": self.values.min((1, 2)), "highest": self.values.max((1, 2))})
+        return pd.DataFrame(
+            {**self.index, "lowest": self.values.min((1, 2)), "highest": self.values.max((1, 2))}
+        )
 
 
 def matrices_fit(words: LabelledWords, n: int) -> bool:
@@ -53,7 +55,9 @@ def matrices_fit(words: LabelledWords, n: int) -> bool:
 
 
 def matrices_of_words(
-    matrices: Float[np.ndarray, "matrix word word"], index: Mapping[str, tuple[Any, ...]], words: LabelledWords
+    matrices: Float[np.ndarray, "matrix word word"],
+    index: Mapping[str, tuple[Any, ...]],
+    words: LabelledWords,
 ) -> MatrixReport:
     """The report of matrices over ``words``, brought into the order of topics, forms of a word beside each other."""
     topics, form, ids = words.topics, words.form.numpy(), words.ids.numpy()

@@ -6,10 +6,10 @@ follow from sums over the words, as those of embeddings do, so no scores but tho
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 
 from topic_probe.contrast import Contrast, PairSums, no_interval_reason
 from topic_probe.estimate import divide, over_words, split_halves
@@ -74,11 +74,9 @@ def measure_weights(
     biases, positions and the division by √d_head. Models with rotary positions turn queries and keys by where they
     stand: the score is that of two words at one place.
     "ov" scores how much attending to word i adds to the score of word j at the output, e_i W_V W_O u_j, with u_j its
-    column of the unembedding; in a one-hot toy these are the entries of W_V. Normalisation layers are left out of
-    both, and everything that happens between the embedding and the layer. The encoder of an encoder-decoder model does
-    not write where words are scored and has no "ov".
-
-    Forms of one word are one word, and intervals resample words within their topics, as in `measure_embeddings`.
+    column of the unembedding; in a one-hot toy these are the entries of W_V. Both leave out normalisation layers and
+    what happens between the embedding and the layer. The encoder of an encoder-decoder model has no "ov". Forms of one
+    word are one word, and intervals are over words, as in `measure_embeddings`.
 
     Args:
         model: anything that `open_model` takes. It comes back as it was.
@@ -104,31 +102,30 @@ def measure_weights(
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     words = labelled_words(embedding_in_residual(model), topics, exclude=excluded)
     factors, missing = _word_factors(model, words, circuits)
-    half = split_halves(words.strata, seed=intervals.seed) if intervals.n_resamples else None
-    heads = [head for circuit, sides in factors.items() for head in _heads(model, words, circuit, *sides, half)]
+    heads = [
+        head
+        for circuit, sides in factors.items()
+        for head in _heads(model, words, circuit, *sides, statistic, intervals)
+    ]
     if not heads:
         raise ValueError("this model has no attention layers, so there are no heads to measure")
-    columns = _Head(*zip(*heads, strict=True))
-    index = dict(zip(("circuit", "stack", "layer", "head"), zip(*columns.name, strict=True), strict=True))
+    names, sums, spread, limits, sides = zip(*heads, strict=True)
+    index = dict(zip(("circuit", "stack", "layer", "head"), zip(*names, strict=True), strict=True))
     uncertainty: dict[str, Any] = {}
-    if intervals.n_resamples:
-        every = (over_words(ends, None, words.strata, statistic=statistic) for ends in columns.ends)
-        interval = np.concatenate([of_head.interval(intervals.confidence) for of_head in every])
+    if intervals.over_sources is not None:
+        interval = np.stack(limits)
         uncertainty = {"interval": interval, "note": no_interval_reason(interval, words.n_forms, "words")}
-    sums = np.stack(columns.sums)
-    pairs = PairSums(sums, np.tile(words.counts.sum(0), (len(sums), 1)))
+    pairs = PairSums(np.stack(sums), np.tile(words.counts.sum(0), (len(sums), 1)))
     contrast = pairs.contrast(statistic=statistic, index=index, **uncertainty)
+    options = {"circuits": [*factors], "exclude": excluded, "statistic": statistic, **recorded(intervals)}
+    left_out = {**words.left_out, **missing}
     record = provenance(
-        topics,
-        model=known.description,
-        options={"circuits": [*factors], "exclude": excluded, "statistic": statistic, **recorded(intervals)},
-        seed=intervals.seed,
-        left_out={**words.left_out, **missing},
+        topics, model=known.description, options=options, seed=intervals.seed, left_out=left_out
     )
     matrices = None
     if matrices_fit(words, len(heads)):
-        matrices = matrices_of_words(np.stack([a @ b.T for a, b in columns.sides]), index, words)
-    return WeightReport(contrast, divide(contrast.difference, np.array(columns.spread)), record, matrices)
+        matrices = matrices_of_words(np.stack([a @ b.T for a, b in sides]), index, words)
+    return WeightReport(contrast, divide(contrast.difference, np.array(spread)), record, matrices)
 
 
 def _word_factors(
@@ -166,25 +163,17 @@ def _word_factors(
     return factors, missing
 
 
-class _Head(NamedTuple):
-    """A head by its name (circuit, stack, layer, head), or of several heads a tuple for every field."""
-
-    name: Any
-    sums: Any  # by relation
-    spread: Any  # the standard deviation of its scores
-    ends: Any  # what every word adds
-    sides: Any  # what it makes of few words on the left and on the right
-
-
 def _heads(
     model: Any,
     words: EmbeddingWords,
     circuit: Circuit,
     left: Rows,
     right: Rows,
-    half: Int64[np.ndarray, " form"] | None,
-) -> Iterator[_Head]:
-    """The heads of a circuit."""
+    statistic: Literal["ratio", "difference"],
+    intervals: Intervals,
+) -> Iterator[tuple[Any, ...]]:
+    """Of every head its name, sums by relation, spread of scores, interval, and what it makes of words on both sides."""
+    half = split_halves(words.strata, seed=intervals.seed)
     for site in capture.sites(model):
         # An encoder beside a decoder does not write into the stream that words are scored from.
         if (circuit, site.stack) == ("ov", "encoder"):
@@ -193,14 +182,13 @@ def _heads(
         P, Q = (weights.W_Q, weights.W_K) if circuit == "qk" else (weights.W_V, weights.W_O.mT)
         for head, (p, q) in enumerate(zip(P.cpu().double().numpy(), Q.cpu().double().numpy(), strict=True)):
             a, b = left @ p, right @ q
-            sums = word_sums(words, a, b).sum(0)
-            yield _Head(
-                (circuit, site.stack, site.layer, head),
-                sums,
-                _spread(a, b, sums.sum() / len(words) ** 2),
-                None if half is None else word_ends(words, a, b, half),
-                (a, b) if matrices_fit(words, 1) else None,
-            )
+            sums, interval = word_sums(words, a, b).sum(0), None
+            if intervals.over_sources is not None:
+                estimate = over_words(word_ends(words, a, b, half), None, words.strata, statistic=statistic)
+                interval = estimate.interval(intervals.confidence)[0]
+            sides = (a, b) if matrices_fit(words, 1) else None
+            spread = _spread(a, b, sums.sum() / len(words) ** 2)
+            yield (circuit, site.stack, site.layer, head), sums, spread, interval, sides
 
 
 def _spread(a: Rows, b: Rows, mean: float) -> float:

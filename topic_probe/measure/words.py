@@ -143,7 +143,9 @@ Rows = Float[np.ndarray, "word width"]
 def word_sums(words: LabelledWords, left: Rows, right: Rows) -> Float64[np.ndarray, "word 3"]:
     """Sums of the scores of the ordered pairs that every entry is the first of, by relation; linear in the words."""
     own, forms = _one_word(words, left, right)
-    near, far = (_by_first(words, forms * kind) for kind in (words.form_pairs.shared, ~words.form_pairs.shared))
+    near, far = (
+        _by_first(words, forms * kind) for kind in (words.form_pairs.shared, ~words.form_pairs.shared)
+    )
     of_groups = _indicator(words.group, len(words.topics.incidence)) @ right
     partners = words.topics.incidence.times_shared(of_groups).astype(right.dtype)[words.group.numpy()]
     sharing = np.einsum("wd,wd->w", left, partners)
@@ -181,7 +183,9 @@ def topic_sums(
     of_topics = np.asarray(words.members.T @ sums)
     if not words.topics.incidence.disjoint:  # a pair that shares a topic need not share this one
         total = words.members.T @ rows
-        of_topics[:, 1] = np.einsum("td,td->t", total, total) - _in_topics(words, *_one_word(words, rows, rows))
+        of_topics[:, 1] = np.einsum("td,td->t", total, total) - _in_topics(
+            words, *_one_word(words, rows, rows)
+        )
     return of_topics
 
 
@@ -307,6 +311,8 @@ def _without_common(
     mean = total / n
     rows = rows - mean
     if remove_components:
-        leading = torch.linalg.eigh(scatter - n * torch.outer(mean, mean)).eigenvectors[:, -remove_components:]
+        leading = torch.linalg.eigh(scatter - n * torch.outer(mean, mean)).eigenvectors[
+            :, -remove_components:
+        ]
         rows = rows - (rows @ leading) @ leading.T
     return rows

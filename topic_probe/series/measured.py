@@ -45,6 +45,7 @@ from topic_probe.series.sums import (
     kept_of_sources,
     kept_of_words,
 )
+from topic_probe.sums import SourceSums
 from topic_probe.text.documents import can_be_read_again
 from topic_probe.topics import Topics
 
