@@ -31,7 +31,9 @@ def table(n=VOCABULARY, width=7):
 
 def sums_of(words):
     """Sums [score, relation] and counts."""
-    return np.stack([word_sums(words, rows, rows).sum(0) for rows in words.scored.values()]), words.counts.sum(0)
+    return np.stack(
+        [word_sums(words, rows, rows).sum(0) for rows in words.scored.values()]
+    ), words.counts.sum(0)
 
 
 def assert_rows_are(words, rows):
@@ -174,7 +176,9 @@ def test_all_sums_are_those_of_the_whole_matrix_of_pairs(case):
     for number, own in enumerate(words.scored.values()):
         sums, squares = word_sums(words, own, own), word_squares(words, own)
         np.testing.assert_allclose(sums.sum(0), pairs.sums(scores)[0][number], rtol=1e-9, atol=1e-8)
-        np.testing.assert_allclose(words.by_form(squares), pairs.squares(scores)[:, number], rtol=1e-9, atol=1e-8)
+        np.testing.assert_allclose(
+            words.by_form(squares), pairs.squares(scores)[:, number], rtol=1e-9, atol=1e-8
+        )
         by_topic, squares_by_topic = topic_sums(words, own, sums), topic_squares(words, own, squares)
         ones = np.ones((len(words), 1))
         counts_by_topic = topic_sums(words, ones, words.counts)
@@ -190,7 +194,9 @@ def test_all_sums_are_those_of_the_whole_matrix_of_pairs(case):
             expected = expected[..., number : number + 1] if expected.ndim == 3 else expected
             np.testing.assert_allclose(part, expected, rtol=1e-9, atol=1e-8)
     np.testing.assert_array_equal(words.counts.sum(0), pairs.sums(scores)[1])
-    together = cosines_of_words(words, torch.from_numpy(half), np.arange(words.n_forms) + 1, words.n_forms + 2)
+    together = cosines_of_words(
+        words, torch.from_numpy(half), np.arange(words.n_forms) + 1, words.n_forms + 2
+    )
     np.testing.assert_allclose(together.ends.same[:, 1:-1], ends.same[..., :1], rtol=1e-9, atol=1e-8)
     np.testing.assert_allclose(together.squares[1:-1], 2 * pairs.squares(scores)[:, :1], rtol=1e-9, atol=1e-8)
 
@@ -205,7 +211,12 @@ def test_large_tables_are_added_up_as_exactly_as_small_ones(dtype):
         parts = [words.counts.sum(0)]
         for own in words.scored.values():
             sums, squares = word_sums(words, own, own), word_squares(words, own)
-            parts += [sums.sum(0), squares.sum(), topic_sums(words, own, sums), topic_squares(words, own, squares)]
+            parts += [
+                sums.sum(0),
+                squares.sum(),
+                topic_sums(words, own, sums),
+                topic_squares(words, own, squares),
+            ]
         found.append(parts)
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)

@@ -153,25 +153,4 @@ MUTANTS = [
         "tuple(topics[start : start + 1])",
         _SPARSE,
     ),
-    Mutant(
-        "groups that share several topics are not taken out again",
-        _INCIDENCE,
-        " - self.sharing_several @ values.numpy()",
-        "",
-        _SPARSE,
-    ),
-    Mutant(
-        "groups that share three topics count twice",
-        _INCIDENCE,
-        "(np.sqrt(8 * several.data + 1) - 1) / 2",
-        "several.data.clip(0, 1)",
-        _SPARSE,
-    ),
-    Mutant(
-        "a group itself counts once for each of its topics",
-        _INCIDENCE,
-        "torch.from_numpy(sums) - own",
-        "torch.from_numpy(sums)",
-        _SPARSE,
-    ),
 ]

@@ -207,8 +207,8 @@ def measure_embeddings(
         >>> [round(float(mean), 5) for mean in (cosine.same_topic, cosine.different_topic)]
         [1.0, 0.6]
     """
+    every = [topics] if isinstance(topics, Topics) else list(topics)
     several = not isinstance(topics, Topics)
-    every = list(topics) if several else [topics]
     if not every:
         raise ValueError("topics are an empty list: pass at least one")
     if run.folder is not None and (documents is None or len(every) > 1):
@@ -258,7 +258,7 @@ def _of_words(
     record = provenance(
         topics, model=known.description, options=dict(options), seed=intervals.seed, left_out=words.left_out
     )
-    return EmbeddingReport(**overall, topics=by_topic, layers=None, provenance=record, matrices=matrices)
+    return EmbeddingReport(overall["cosine"], overall["dot"], by_topic, None, record, matrices)
 
 
 def _n_words(words: EmbeddingWords) -> tuple[int, ...]:

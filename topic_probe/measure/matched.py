@@ -128,7 +128,8 @@ class MatchedReport(Report, kind="matched"):
                 table["coverage"] = self.coverage["attention" if score == "attention" else "embeddings"]
                 parts.append(table)
         # A word with itself has no co-occurrence to be matched on.
-        return pd.concat(parts, ignore_index=True).drop(columns=["same_word", "topic_ratio", "n_same_word"])
+        table = pd.concat(parts, ignore_index=True)
+        return table.drop(columns=["same_word", "topic_ratio", "n_same_word"])
 
 
 @shares
@@ -307,8 +308,8 @@ class _Pairs:
         scores = rows @ rows.T
         values, codes = torch.from_numpy(scores[first, second])[:, None], self.codes[first, second]
         ones, n_classes = torch.ones(len(codes)), int(np.prod(self.shape))
-        sums = _add_up(values, ones, torch.from_numpy(codes // 3), torch.from_numpy(codes % 3), n_classes)
-        sums = sums[:, :, 0].numpy().reshape(*self.shape, 1, 7)
+        found = _add_up(values, ones, torch.from_numpy(codes // 3), torch.from_numpy(codes % 3), n_classes)
+        sums = found[:, :, 0].numpy().reshape(*self.shape, 1, 7)
         null = self.null(first, second, torch.stack([values[:, 0], ones]).numpy(), codes // 3, n_classes)
 
         def interval(axes: tuple[int, ...]) -> dict[str, Any]:
@@ -391,7 +392,7 @@ class ClassSums(Question):
         if pairs is not None:
             self.n_bins *= int(np.prod(pairs.shape))
         n_permutations = 0 if pairs is None else pairs.permuted.shape[1]
-        self.sums = {
+        self.sums: dict[str, Any] = {
             "by_head": np.zeros((n_heads, self.n_bins, 7)),
             "by_source": SourceSums(source_limit(3 * self.n_bins), shape=(self.n_bins,)),
             "null": np.zeros((n_permutations, 2, self.n_bins)),
@@ -426,7 +427,7 @@ class ClassSums(Question):
         found = _add_up(
             values, n.to(values), document * self.n_bins + bins, kind, len(words.sources) * self.n_bins
         )
-        found = found.unflatten(0, (-1, self.n_bins))
+        found = found.view(-1, self.n_bins, 7, len(heads))
         words.add("by_head", heads, found.sum(0).movedim(2, 0))
         words.add("by_source", slice(None), found.sum(3))
         words.prepared["pooled"].append(torch.stack([values.sum(1), n.to(values) * len(heads)]).cpu())
@@ -435,8 +436,8 @@ class ClassSums(Question):
         """Adds up the pairs that would share a topic, of all heads together."""
         if len(self.sums["null"]) and self.pairs is not None:
             pooled = torch.stack(words.prepared["pooled"]).sum(0).double().numpy()
-            bins = words.prepared["bin"].cpu().numpy()
-            null = self.pairs.null(*words.prepared["words"], pooled, bins, self.n_bins)
+            (first, second), bins = words.prepared["words"], words.prepared["bin"].cpu().numpy()
+            null = self.pairs.null(first, second, pooled, bins, self.n_bins)
             words.add("null", slice(None), torch.from_numpy(null))
 
 

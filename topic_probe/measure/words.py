@@ -105,7 +105,7 @@ class LabelledWords:
     def counts(self) -> Float64[np.ndarray, "word 3"]:
         """Numbers of the pairs that every entry is the first of, by relation: the sums of scores that are all 1."""
         ones = np.ones((len(self), 1))
-        return np.rint(word_sums(self, ones, ones))
+        return np.asarray(np.rint(word_sums(self, ones, ones)))
 
     def groups_given(
         self, other: Int[np.ndarray, "form *permutation"]
@@ -287,8 +287,8 @@ def labelled_words(
     left_out = {reason: count for reason, count in left_out.items() if count}
     if not present.any():
         raise ValueError(f"no word is left to measure of {len(topics.words)} that have a topic: {left_out}")
-    rows, norms = rows[present].numpy(), norms[present].double().numpy()
-    return EmbeddingWords(topics, places[present], rows, norms, left_out)
+    lengths = norms[present].double().numpy()
+    return EmbeddingWords(topics, places[present], rows[present].numpy(), lengths, left_out)
 
 
 def _without_common(
@@ -311,8 +311,7 @@ def _without_common(
     mean = total / n
     rows = rows - mean
     if remove_components:
-        leading = torch.linalg.eigh(scatter - n * torch.outer(mean, mean)).eigenvectors[
-            :, -remove_components:
-        ]
+        vectors = torch.linalg.eigh(scatter - n * torch.outer(mean, mean)).eigenvectors
+        leading = vectors[:, -remove_components:]
         rows = rows - (rows @ leading) @ leading.T
     return rows

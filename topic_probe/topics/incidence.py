@@ -54,9 +54,7 @@ class Incidence:
 
         def shared(one: Tensor, other: Tensor) -> Tensor:
             one, other = one.long(), other.long()
-            found = torch.zeros(
-                torch.broadcast_shapes(one.shape, other.shape), dtype=torch.bool, device=device
-            )
+            found = torch.zeros_like(one, dtype=torch.bool) & torch.zeros_like(other, dtype=torch.bool)
             for topics in bits:
                 found |= (topics.take(one) & topics.take(other)) != 0
             return found
