@@ -30,12 +30,11 @@ toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.word_attention toy.agreement toy.landscape toy.exact
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.check lens.opening
-measure measure.options measure.words measure.pair_sums measure.matrix
-measure.pairs measure.parts measure.folder measure.documents measure.ask
-measure.permuted measure.word_variance measure.heads measure.attention_sums measure.attention measure.pool
+measure measure.options measure.words measure.matrix measure.pairs measure.parts measure.folder measure.documents
+measure.ask measure.permuted measure.word_variance measure.heads measure.attention_sums measure.attention measure.pool
 measure.scores measure.sums measure.accumulators measure.doubt measure.engine measure.patterns
 measure.nulls
-measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
+measure.embeddings measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.ablation measure.knockout
 measure.same_words measure.comparison
 train train.bert train.history train.toy train.text train.stages

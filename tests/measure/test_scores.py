@@ -17,7 +17,6 @@ from topic_probe.lens import capture
 from topic_probe.lens.running import exact_products
 from topic_probe.measure.accumulators import Distances, Relations, Sinks
 from topic_probe.measure.engine import Engine
-from topic_probe.measure.matching import Classes, PairTable, pair_codes
 from topic_probe.measure.nulls import Null
 from topic_probe.measure.options import Patterns
 from topic_probe.measure.patterns import PatternReader
@@ -124,18 +123,15 @@ def test_all_sums_of_a_batch_are_those_of_a_double_loop(kind, split, lists, n_ce
     documents = [
         Document(generator, topics, kind, 24, length, n_cells, split=split) for length in (24, 17, 9, 1)
     ]
-    same, place = topics.incidence.sharing(*2 * [topics.group_of_word]), torch.arange(len(topics.words)) % 2
-    codes = pair_codes(place[:, None] + place, same, ~same)  # classes 0, 1 and 2
     relations, distances, sinks = Relations(), Distances(n_cells), Sinks(n_cells)
     null = Null(topics, N_PERMUTATIONS, 0, n_cells)
-    classes, table = Classes(codes, (3, 8), n_cells), PairTable(codes)
     scores = of_batch(documents, topics, n_cells)
-    for accumulator in (relations, distances, sinks, null, classes, table):
+    for accumulator in (relations, distances, sinks, null):
         add(accumulator, scores)
     shape, n_bins = (n_cells, len(DISTANCE_BINS) + 1, 3), len(DISTANCE_BINS) + 1
     binned, n_binned, squares, without = (np.zeros(s) for s in (shape, shape, shape[:2], (n_cells, 3)))
     shared, by_bin, n_by_bin = (np.zeros((n, N_PERMUTATIONS)) for n in (n_cells, n_bins, n_bins))
-    by_class, by_source = np.zeros((n_cells, 3, 3, 3)), np.zeros((len(documents), n_cells, 3))
+    by_source = np.zeros((len(documents), n_cells, 3))
     incidence = topics.incidence.table.toarray()
     for source, own in enumerate(documents):
         for i, j, relation, distance, values in own.pairs(member):
@@ -146,7 +142,6 @@ def test_all_sums_of_a_batch_are_those_of_a_double_loop(kind, split, lists, n_ce
             if relation:
                 squares[:, at] += values**2
                 one, other = int(own.query.places[i]), int(own.key.places[j])
-                by_class[:, one % 2 + other % 2, sum(edge <= distance for edge in (3, 8)), relation] += values
                 share = (incidence[null.groups[one]] & incidence[null.groups[other]]).any(1)
                 shared += values[:, None] * share
                 by_bin[at] += values.sum() * share
@@ -167,9 +162,6 @@ def test_all_sums_of_a_batch_are_those_of_a_double_loop(kind, split, lists, n_ce
     near(null.sums["binned_null"], by_bin)
     np.testing.assert_array_equal(null.sums["n_null"], np.tile(n_by_bin.sum(0), (n_cells, 1)))
     np.testing.assert_array_equal(null.sums["n_binned_null"], n_cells * n_by_bin)
-    near(classes.by_head.reshape(by_class.shape), by_class)
-    near(classes.by_source.rows()[1][..., :3].sum(0).reshape(by_class.shape[1:]), by_class.sum(0))
-    assert table.sums["table"].sum() == pytest.approx(by_class.sum(), rel=1e-6)
 
 
 # --- where the model runs ---------------------------------------------------------------------------
@@ -206,10 +198,9 @@ def test_no_number_is_looked_at_while_a_batch_is_scored_and_little_comes_back(mo
     monkeypatch.setattr(masking_utils, skipped, lambda *_, **__: False, raising=False)
     reader = PatternReader(capture.view(host, topics), topics, Patterns(through="rows"), include_self=False)
     host.to("meta")  # it was looked at, and then leaves its numbers behind
-    n, same = reader.n_cells, topics.incidence.sharing(*2 * [topics.group_of_word])
-    codes = pair_codes(torch.zeros(len(same), len(same), dtype=torch.int64), same, ~same)
+    n = reader.n_cells
     accumulators = [Relations(n_cells=n), Distances(n), Sinks(n), Null(topics, 50, 0, n)]
-    engine = Engine(reader, [*accumulators, Classes(codes, DISTANCE_BINS[:3], n), PairTable(codes)])
+    engine = Engine(reader, accumulators)
     [batch] = token_batches(read_documents(documents), batch_size=16, special_ids={0, 1})
     with Transfers() as transfers:
         engine.add(batch)

@@ -243,33 +243,4 @@ MUTANTS = [
         'statistics=statistics, run=run.beside(side.name), facts={"compared": read.facts},',
         _COMPARISON,
     ),
-    # --- matched
-    Mutant(
-        "pairs of words are counted in both directions",
-        "topic_probe/measure/matched.py",
-        "return np.asarray(total.reshape(shape) / 2)",
-        "return np.asarray(total.reshape(shape))",
-        _MATCHED,
-    ),
-    Mutant(
-        "intervals of words do not weigh bins",
-        "topic_probe/measure/matched.py",
-        "np.where(both, np.nan_to_num(divide(counts[..., 1], counts[..., 2])), 0.0)",
-        "np.where(both, 1.0, 0.0)",
-        _MATCHED,
-    ),
-    Mutant(
-        "forms of one word are pairs in permutations",
-        "topic_probe/measure/matched.py",
-        "once &= form[first] != form[second]",
-        "once &= first != second",
-        _MATCHED,
-    ),
-    Mutant(
-        "labels are permuted among words of any frequency",
-        "topic_probe/measure/matched.py",
-        "strata, form = self.bins.strata(self.words), self.words.form.numpy()",
-        "strata, form = [np.arange(self.words.n_forms)], self.words.form.numpy()",
-        _MATCHED,
-    ),
 ]

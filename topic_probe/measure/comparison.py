@@ -26,9 +26,15 @@ from topic_probe.measure.attention import AttentionReport, attention_of, permute
 from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.heads import layer_starts, layers_of
 from topic_probe.measure.options import Intervals, Permutations, Reading, Run, Statistics, recorded
-from topic_probe.measure.pair_sums import Cosines, cosines_of_words
 from topic_probe.measure.permuted import null_means
-from topic_probe.measure.same_words import SameDocuments, Side, documents_of_each, topics_of_each
+from topic_probe.measure.same_words import (
+    Cosines,
+    SameDocuments,
+    Side,
+    cosines_of_words,
+    documents_of_each,
+    topics_of_each,
+)
 from topic_probe.measure.words import LabelledWords, labelled_words
 from topic_probe.options import check_value, checked, shares
 from topic_probe.report import Report, provenance

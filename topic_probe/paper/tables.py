@@ -25,11 +25,13 @@ from topic_probe.contrast import SAME_TOPIC, Contrast, word_relations
 from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import random_init
+from topic_probe.measure.ask import ask
 from topic_probe.measure.attention import measure_attention, permuted_sums
-from topic_probe.measure.heads import layers_of
 from topic_probe.measure.embeddings import measure_embeddings
-from topic_probe.measure.matched import measure_matched
-from topic_probe.measure.matching import attention_by_class
+from topic_probe.measure.heads import layers_of
+from topic_probe.measure.matched import ClassSums, measure_matched
+from topic_probe.measure.options import Reading
+from topic_probe.measure.options import Run as DocumentRun
 from topic_probe.paper.claims import Bound, Claim
 from topic_probe.paper.pretrained import (
     Prepared,
@@ -42,7 +44,6 @@ from topic_probe.paper.pretrained import (
     under_shuffles,
 )
 from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run
-from topic_probe.sums import columns
 from topic_probe.text.cooccurrence import count_cooccurrence
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.lda import word_ids
@@ -173,7 +174,7 @@ def _embedding_scores(
     """The same with what word embeddings give."""
     report = measure_embeddings(model, topics, seed=seed)
     measured = {"cosine": report.cosine, "dot": report.dot}
-    shuffles = [sums.contrast() for sums, _ in embeddings_of_shuffles(model, topics, seed=seed)]
+    shuffles = [sums.contrast() for sums in embeddings_of_shuffles(model, topics, seed=seed)]
     n_same = np.stack([found.n_same_topic for found in shuffles])
     same = np.nan_to_num(np.stack([found.same_topic for found in shuffles])) * n_same
     limits = {
@@ -352,7 +353,7 @@ def measure_figure3(run: Run, *, models: Any = None, words: Mapping[str, Sequenc
             shuffles = np.array(
                 [
                     float(sums.contrast()[0].difference)
-                    for sums, _ in embeddings_of_shuffles(one, topics, seed=run.seed)
+                    for sums in embeddings_of_shuffles(one, topics, seed=run.seed)
                 ]
             )
             limit = {"within − between shuffled": float(np.quantile(shuffles, 0.975))}
@@ -538,16 +539,13 @@ def _most_frequent_pairs(one: Prepared, topics: Topics, run: Run) -> dict[str, f
 
 def _mean_attention(one: Prepared, words: Any, pairs: Any, run: Run) -> float:
     """Mean attention, relative to uniform, over these pairs of words."""
-    sums = attention_by_class(
-        one.model,
-        Topics.from_token_ids({"words": words}, vocabulary_size=one.fits[run.seed].vocabulary_size),
-        torch.where(pairs, 1, -1).int(),
-        one.documents,
-        max_length=one.settings.length,
-        progress=run.progress,
-    )
-    totals, counts, _ = columns(sums.by_source.rows()[1])
-    return float(divide(totals[..., 1].sum(), counts[..., 1].sum()))
+    view = capture.view(one.model)
+    topics = Topics.from_token_ids({"words": words}, vocabulary_size=one.fits[run.seed].vocabulary_size)
+    sums = ClassSums(topics, torch.where(pairs, 1, 0), sum(view.n_heads))
+    reading = Reading(max_length=one.settings.length).of(view.facts)
+    ask(view, [sums], one.documents, reading=reading, run=DocumentRun(progress=run.progress))
+    _, total, _, _, n, *_ = sums.sums["by_head"].sum((0, 1))
+    return float(divide(total, n))
 
 
 def _matched(one: Prepared, topics: Topics, run: Run) -> Iterator[tuple[str, dict[str, float]]]:

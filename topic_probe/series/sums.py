@@ -11,7 +11,7 @@ from torch import Tensor
 from topic_probe.contrast import paired_sources
 from topic_probe.estimate import Ends, paired_words, split_halves
 from topic_probe.measure.heads import layer_starts
-from topic_probe.measure.pair_sums import cosines_of_words, placed
+from topic_probe.measure.same_words import cosines_of_words, placed
 from topic_probe.measure.words import LabelledWords, labelled_words
 from topic_probe.series.onsets import Curve
 from topic_probe.sums import Rows, SourceSums, aligned, columns, joined
