@@ -34,7 +34,7 @@ measure measure.options measure.words measure.pair_sums measure.matrix measure.s
 measure.doubt measure.parts measure.folder measure.engine measure.heads measure.patterns
 measure.nulls
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
-measure.outcomes measure.effects measure.ablation measure.knockout
+measure.effects measure.interventions
 measure.same_words measure.comparison
 train train.bert train.history train.toy train.text train.stages
 series series.files series.checkpoints series.check series.onsets series.sums series.measured

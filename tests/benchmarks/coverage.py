@@ -184,7 +184,7 @@ def p_value(seed: int) -> float:
     heads = [(layer, int(head)) for head in generator.choice(8, 3, replace=False)]
     given = {"kind": "mean", "n_matched": 99, "special_ids": (), "seed": seed}
     return float(
-        tp.measure_ablation(model, topics, documents, sets={"random": heads}, **given).p_value.item()
+        tp.measure_ablation(model, topics, documents, sets={"random": heads}, **given).p_random.item()
     )
 
 

@@ -8,17 +8,14 @@ EMBEDDINGS = "topic_probe/measure/embeddings.py"
 WEIGHTS = "topic_probe/measure/weights.py"
 MATRIX = "topic_probe/measure/matrix.py"
 EFFECTS = "topic_probe/measure/effects.py"
-ABLATION = "topic_probe/measure/ablation.py"
-KNOCKOUT = "topic_probe/measure/knockout.py"
-OUTCOMES = "topic_probe/measure/outcomes.py"
+INTERVENTIONS = "topic_probe/measure/interventions.py"
 OF_WORDS = "tests/measure/test_words.py"
 OF_PAIRS = "tests/measure/test_pair_sums.py"
 OF_EMBEDDINGS = "tests/measure/test_embeddings.py"
 OF_WEIGHTS = "tests/measure/test_weights.py"
 OF_MATRIX = "tests/measure/test_matrix.py"
 OF_EFFECTS = "tests/measure/test_effects.py"
-OF_ABLATION = "tests/measure/test_ablation.py"
-OF_KNOCKOUT = "tests/measure/test_knockout.py"
+OF_INTERVENTIONS = "tests/measure/test_interventions.py"
 
 # fmt: off
 MUTANTS = [
@@ -61,27 +58,35 @@ MUTANTS = [
            "matrices[:, order]", OF_MATRIX),
     Mutant("words with themselves in means between topics", MATRIX, "per_topic, per_topic) - of_words[-1]",
            "per_topic, per_topic)", OF_MATRIX),
-    Mutant("effects with the wrong sign", EFFECTS, "(before - after)", "(after - before)", OF_ABLATION),
-    Mutant("the sum of others instead of their mean", EFFECTS, "list(others)].mean(1, keepdims=True)",
-           "list(others)].sum(1, keepdims=True)", OF_EFFECTS),
-    Mutant("readouts that are sums where they are differences", OUTCOMES, "weights[kind] * divide(", "divide(",
+    Mutant("effects with the wrong sign", EFFECTS, "outcome[:1] - outcome\n", "outcome - outcome[:1]\n",
+           OF_INTERVENTIONS),
+    Mutant("the sum of others instead of their mean", EFFECTS, "or [cell]].mean(1)", "or [cell]].sum(1)", OF_EFFECTS),
+    Mutant("readouts that are sums where they are differences", EFFECTS, "signs = np.array(weights)[kinds]",
+           "signs = np.abs(weights)[kinds]", OF_INTERVENTIONS),
+    Mutant("p-values of sets of which there are too few", EFFECTS, "n_null[:, 0] >= _LEAST_OTHERS", "n_null[:, 0] >= 2",
            OF_EFFECTS),
-    Mutant("the share of matched edges of one draw", EFFECTS, "n_cut * len(others[0])", "n_cut", OF_KNOCKOUT),
-    Mutant("states that are not centred", OUTCOMES, "centred = states - mean", "centred = states", OF_ABLATION),
-    Mutant("a mean state with padding", OUTCOMES, "mask.sum(1)[:, None, None]", "mask.shape[1]", OF_ABLATION),
-    Mutant("the loss of a causal model at the word itself", OUTCOMES, "(logits[:, :-1], (0, 0, 1, 0))",
-           "(logits[:, 1:], (0, 0, 0, 1))", OF_ABLATION),
-    Mutant("means of a document's own half", ABLATION, "given = 1 - half if", "given = half if", OF_ABLATION),
-    Mutant("the mean of a head of the first layer", ABLATION, "means[site][:, :, head]", "means[0][:, :, head]",
-           OF_ABLATION),
-    Mutant("a set compared with itself", ABLATION, "found.pop(each, None)", "found", OF_ABLATION),
-    Mutant("heads that attend least", ABLATION, "np.argsort(-np.nan_to_num(ratio, nan=-np.inf)",
-           "np.argsort(np.nan_to_num(ratio, nan=-np.inf)", OF_ABLATION),
-    Mutant("a word's own position among the edges", KNOCKOUT, ".fill_diagonal_(False)", "", OF_KNOCKOUT),
-    Mutant("the row of a word where the one before it predicts", KNOCKOUT, "rows = rows - 1", "rows = rows - 0",
-           OF_KNOCKOUT),
-    Mutant("stand-ins at any distance", KNOCKOUT, "np.maximum(1, _NEAR * distance)",
-           "np.maximum(99, _NEAR * distance)", OF_KNOCKOUT),
-    Mutant("edges cut for all other heads", KNOCKOUT, "torch.isin(torch.arange(n_heads)",
-           "~torch.isin(torch.arange(n_heads)", OF_KNOCKOUT),
+    Mutant("places from the smallest effect on", EFFECTS, "np.argsort(-np.abs(", "np.argsort(np.abs(", OF_EFFECTS),
+    Mutant("the smallest effects printed", EFFECTS, "key=abs, ascending=False", "key=abs, ascending=True", OF_EFFECTS),
+    Mutant("the share of matched edges of one draw", EFFECTS, "n_cut * len(others[0])", "n_cut", OF_INTERVENTIONS),
+    Mutant("states that are not centred", EFFECTS, "centred = states - mean", "centred = states", OF_INTERVENTIONS),
+    Mutant("a mean state with padding", EFFECTS, "mask.sum(1)[:, None, None]", "mask.shape[1]", OF_INTERVENTIONS),
+    Mutant("the loss of a causal model at the word itself", EFFECTS, "(logits[:, :-1], (0, 0, 1, 0))",
+           "(logits[:, 1:], (0, 0, 0, 1))", OF_INTERVENTIONS),
+    Mutant("means of a document's own half", INTERVENTIONS, "other = 1 - (batch.sources >> int(means[\"bit\"]) & 1)",
+           "other = batch.sources >> int(means[\"bit\"]) & 1", OF_INTERVENTIONS),
+    Mutant("the mean of a head of the first layer", INTERVENTIONS, "given[site][:, :, number]",
+           "given[0][:, :, number]", OF_INTERVENTIONS),
+    Mutant("the whole layer of the first head", INTERVENTIONS, "every.layer(every.site_of[head])", "every.layer(0)",
+           OF_INTERVENTIONS),
+    Mutant("a set compared with itself", INTERVENTIONS, "list(found)[1:]", "list(found)", OF_INTERVENTIONS),
+    Mutant("random sets of layers with few of them", INTERVENTIONS, "n_others >= _ENOUGH_SETS", "n_others >= 2",
+           OF_INTERVENTIONS),
+    Mutant("a word's own position among the edges", INTERVENTIONS, "dtype=relations.dtype)) & ~itself",
+           "dtype=relations.dtype))", OF_INTERVENTIONS),
+    Mutant("the row of a word where the one before it predicts", INTERVENTIONS, "pad(part[:, 1:], (0, 0, 0, 1))",
+           "pad(part[:, :-1], (0, 0, 0, 1))", OF_INTERVENTIONS),
+    Mutant("stand-ins at any distance", INTERVENTIONS, "np.maximum(1, _NEAR * distance)",
+           "np.maximum(99, _NEAR * distance)", OF_INTERVENTIONS),
+    Mutant("edges cut for all other heads", INTERVENTIONS, "cut[:, None] & chosen[:, None, None]",
+           "cut[:, None] & ~chosen[:, None, None]", OF_INTERVENTIONS),
 ]
