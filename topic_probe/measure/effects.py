@@ -13,7 +13,7 @@ of a topic (as same topic) or does not (as different topic). A readout is a mean
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -33,18 +33,11 @@ from topic_probe.estimate import (
 from topic_probe.lens import capture
 from topic_probe.lens.edit import editing
 from topic_probe.lens.sites import Inputs
-from topic_probe.measure.engine import (
-    BROKEN,
-    NO_WORD,
-    Engine,
-    Several,
-    about_documents,
-    source_limit,
-    why_nothing,
-)
+from topic_probe.measure.ask import source_limit
+from topic_probe.measure.documents import add_documents, why_nothing
+from topic_probe.measure.folder import MEASURED, Progress
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
-from topic_probe.measure.patterns import units_of
-from topic_probe.measure.sums import Parts, Progress, Sums
+from topic_probe.measure.pairs import NO_WORD, Side
 from topic_probe.options import Group
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
@@ -59,6 +52,9 @@ _PRINTED = 10
 _LEAST_OTHERS = 20
 # The share of tokens that the loss of a model that sees both ways masks, as in BERT's training.
 _MASKED = 0.15
+# Numbers of an outcome that are held at once.
+_AT_ONCE = 2**27
+_BROKEN = "documents whose outcome is NaN or infinite"
 
 
 # ---------------------------------------------------------------------------- what is looked at
@@ -81,12 +77,14 @@ class Outcome:
         readouts: by name the weights with which the means of the kinds (same word, same topic, different topic) add up.
         facts: what the numbers depend on.
         needs_words: whether a document without words of topics says nothing, so that no model need run on it.
+        width: how many numbers are held for every position.
     """
 
     prepare: Prepare
     readouts: Mapping[str, tuple[int, int, int]]
     facts: Mapping[str, Any]
     needs_words: bool = False
+    width: int = 1
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,9 @@ def states(view: capture.View, topics: Topics, layer: int | None = None) -> Outc
         words = places.gather(1, index)
         return word_relations(words, words, topics), lambda: _cosines(view, inputs, at, index)
 
-    return Outcome(prepare, {"same − different": (0, 1, -1)}, {"outcome": "states", "layer": at}, True)
+    return Outcome(
+        prepare, {"same − different": (0, 1, -1)}, {"outcome": "states", "layer": at}, needs_words=True
+    )
 
 
 def _cosines(
@@ -183,7 +183,8 @@ def loss(view: capture.View, seed: int = 0) -> Outcome:
         return kinds, lambda: _losses(view, inputs, batch.ids, predicted)
 
     facts = {"outcome": "loss"} | ({} if view.is_causal else {"mask_seed": seed})
-    return Outcome(prepare, {"words of topics": (0, 1, 0), "elsewhere": (0, 0, 1)}, facts)
+    readouts = {"words of topics": (0, 1, 0), "elsewhere": (0, 0, 1)}
+    return Outcome(prepare, readouts, facts, width=view.facts.vocabulary_size)
 
 
 def _losses(
@@ -270,7 +271,7 @@ class EffectReport(Report, kind="effects"):
     provenance: Mapping[str, Any]
 
     @classmethod
-    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "EffectReport":
+    def of_sums(cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]) -> "EffectReport":
         """The report of sums by source, whose cell 0 is the model as it is.
 
         Args:
@@ -282,7 +283,7 @@ class EffectReport(Report, kind="effects"):
         Raises:
             ValueError: where no document is left to measure.
         """
-        documents = about_documents(sums, progress, parts)
+        documents = {**progress.record(), **sums["by_source"].record}
         if progress.whole and not documents["sources"]:
             raise ValueError(why_nothing(progress))
         left_out = dict(sorted((progress.counts.left_out + progress.left_out).items()))
@@ -365,7 +366,7 @@ def _statistics(
     counts: Float64[np.ndarray, "source cell 3"],
     weights: Sequence[int],
     confidence: float,
-    parts: Parts,
+    parts: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
     """What a report says of a readout, by the names of its fields."""
     cells, others, n_cells = parts["cells"], parts["others"], sums.shape[1]
@@ -402,115 +403,80 @@ def _statistics(
 # ---------------------------------------------------------------------------- a run over documents
 
 
-class EffectReader(Engine):
-    """Adds up an outcome by source and kind: in cell 0 of the model as it is, in the others after each intervention.
+@dataclass(frozen=True)
+class Plan:
+    """What is done to a model, and what is told of it.
 
     Attributes:
-        view: the model.
-        topics: which words are looked at.
-        outcome: what is looked at.
-        interventions: from a batch and its words to all that is done to the model, one after the other.
-        n_cells: one more than these.
-        sums: by name.
+        interventions: from a batch and its words to all that is done, one after the other.
+        n: how many these are.
+        facts: what they depend on, besides model, topics and documents.
+        options: what the report says of them.
+        parts: those of `EffectReport.of_sums`.
+        sums: what else is added up, by name.
     """
 
-    def __init__(
-        self,
-        view: capture.View,
-        topics: Topics,
-        outcome: Outcome,
-        interventions: Callable[[TokenBatch, Places], Iterator[AbstractContextManager[None]]],
-        n_cells: int,
-        more: Mapping[str, np.ndarray] | None = None,
-    ) -> None:
-        self.topics, self.outcome, self.interventions, self.n_cells = topics, outcome, interventions, n_cells
-        self._view = view
-        self.by_source = SourceSums(source_limit(n_cells), shape=(n_cells,))
-        self.by_topics = [{"by_source": self.by_source, **(more or {})}]
-        self.sums = self.by_topics[0]
-        self.reader = Several([self], None)
-        self.only_labelled = outcome.needs_words
-        self.progress = Progress()
+    interventions: Callable[[TokenBatch, Places], Iterator[AbstractContextManager[None]]]
+    n: int
+    facts: Mapping[str, Any]
+    options: Mapping[str, Any]
+    parts: Mapping[str, Any]
+    sums: Mapping[str, np.ndarray] = field(default_factory=dict)
 
-    @property
-    def view(self):
-        return self._view
 
-    def add(self, batch: TokenBatch) -> None:
-        lengths = batch.mask.sum(1)
-        sharing = self.view.sharing
-        apart = not (sharing.batches and (sharing.lengths or bool((lengths == lengths[0]).all())))
-        if len(batch) == 1 or not apart:
-            try:
-                return self._add(batch)
-            except RuntimeError as error:
-                if len(batch) == 1 or "memory" not in str(error):
-                    raise
-        for half in batch.halves():
-            self.add(half)
+def measure_effects(
+    view: capture.View,
+    topics: Topics,
+    documents: Any,
+    outcome: Outcome,
+    plan: Plan,
+    *,
+    reading: Reading,
+    intervals: Intervals,
+    run: Run,
+) -> EffectReport:
+    """What a plan does to an outcome."""
+    by_source = SourceSums(source_limit(1 + plan.n), shape=(1 + plan.n,))
+    sums = {"by_source": by_source, **plan.sums}
 
-    def _add(self, batch: TokenBatch) -> None:
-        units = units_of(batch, self.topics)
-        places = torch.full(batch.ids.shape, -1)
-        left_out = Counter()
-        for row, words in enumerate(units):
-            places[row, words.positions] = words.places
-            left_out.update({**words.left_out, NO_WORD: int(not len(words))})
-        kinds, read = self.outcome.prepare(batch, places)
-        sums = np.empty((len(batch), self.n_cells, 3))
+    def add(batch: TokenBatch) -> Counter[str]:
+        words = Side(batch, topics, "token")
+        places = torch.full(batch.ids.shape, -1).scatter_reduce(1, words.first, words.places, "amax")
+        kinds, read = outcome.prepare(batch, places)
+        found = np.empty((len(batch), 1 + plan.n, 3))
         # Around everything, so that the model as it is runs in the same arithmetic.
-        with editing(self.view):
-            sums[:, 0] = _by_kind(read(), kinds)
-            for cell, intervention in enumerate(self.interventions(batch, places), 1):
+        with editing(view):
+            found[:, 0] = _by_kind(read(), kinds)
+            for cell, intervention in enumerate(plan.interventions(batch, places), 1):
                 with intervention:
-                    sums[:, cell] = _by_kind(read(), kinds)
-        counts = _by_kind(torch.ones(kinds.shape, dtype=torch.float64), kinds)
-        kept = np.isfinite(sums).all((1, 2))
-        self.progress.add(0, int(kept.sum()), {**left_out, BROKEN: int((~kept).sum())})
-        self.by_source.add(
-            batch.sources.numpy()[kept], sums[kept], counts[kept, None], np.zeros(sums[kept].shape[:2])
+                    found[:, cell] = _by_kind(read(), kinds)
+        kept = np.isfinite(found).all((1, 2))
+        counts = _by_kind(torch.ones(kinds.shape), kinds)
+        by_source.add(
+            batch.sources.numpy()[kept], found[kept], counts[kept, None], np.zeros(found.shape[:2])[kept]
         )
+        left_out = {reason: int(n.sum()) for reason, n in words.left_out.items()}
+        left_out |= {NO_WORD: int((~words.is_word.any(1)).sum()), _BROKEN: int((~kept).sum())}
+        return Counter(left_out | {MEASURED: int(kept.sum())})
+
+    options = {**plan.options, **outcome.facts}
+    record = provenance(
+        topics, model=view.facts.description, options={**options, **recorded(reading, intervals)}, seed=intervals.seed
+    )  # fmt: skip
+    parts = {
+        **plan.parts, "readouts": outcome.readouts, "confidence": intervals.confidence, "provenance": record,
+    }  # fmt: skip
+    progress = add_documents(
+        add, sums, documents, view, reading=reading, run=run,
+        facts={**plan.facts, **options, "topics": topics.fingerprint, "limit": by_source.limit},
+        report={"kind": EffectReport.kind, "parts": parts},
+        keep=lambda document: not outcome.needs_words or bool((topics.places(document.ids) >= 0).any()),
+        fits=lambda batch: max(1, _AT_ONCE // (batch.ids.shape[1] * outcome.width)),
+    )  # fmt: skip
+    return EffectReport.of_sums(sums, progress, parts)
 
 
 def _by_kind(values: Tensor, kinds: Tensor) -> Float64[np.ndarray, "batch 3"]:
     """Sums of all numbers of a document, by kind."""
     sums = [torch.where(kinds == kind, values, 0).reshape(len(kinds), -1).sum(1) for kind in (1, 2, 3)]
-    return torch.stack(sums, 1).numpy()
-
-
-def measure_effects(
-    reader: EffectReader,
-    documents: Any,
-    facts: Mapping[str, Any],
-    options: Mapping[str, Any],
-    parts: Parts,
-    reading: Reading,
-    intervals: Intervals,
-    run: Run,
-) -> EffectReport:
-    """The report of what a reader adds up over documents.
-
-    Args:
-        reader: adds up the outcome.
-        documents: as in `measure_attention`.
-        facts: what sums in a folder depend on beside model, topics, documents, outcome, options and reading.
-        options: what was done.
-        parts: those of `EffectReport.of_sums`.
-        reading: how documents are read.
-        intervals: how sure effects are said to be.
-        run: where sums are kept, and what is shown.
-    """
-    options = {**options, **reader.outcome.facts}
-    record = provenance(
-        reader.topics, model=reader.view.facts.description, seed=intervals.seed,
-        options={**options, **recorded(reading, intervals)},
-    )  # fmt: skip
-    parts = {
-        **parts, "readouts": reader.outcome.readouts, "confidence": intervals.confidence,
-        "provenance": record, "read": {"max_length": reading.max_length},
-    }  # fmt: skip
-    progress = reader.run(
-        documents, reading=reading, run=run, facts={**facts, **options},
-        report={"kind": EffectReport.kind, "parts": parts},
-    )  # fmt: skip
-    return EffectReport.of_sums(reader.sums, progress, parts)
+    return torch.stack(sums, 1).double().numpy()

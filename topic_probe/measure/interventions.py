@@ -24,8 +24,8 @@ from topic_probe.lens.edit import cut_edges, edit_heads, head_outputs, replaced
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.running import evaluating
 from topic_probe.lens.sites import Site
-from topic_probe.measure.effects import EffectReader, EffectReport, OutcomeOptions, Places, measure_effects
-from topic_probe.measure.engine import facts_of_run, read_batches
+from topic_probe.measure.documents import facts_of_run, read_batches
+from topic_probe.measure.effects import EffectReport, OutcomeOptions, Places, Plan, measure_effects
 from topic_probe.measure.folder import Folder
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Intervals, Reading, Run
@@ -129,14 +129,18 @@ def measure_ablation(
     means = _means(view, documents, reference, reading, run) if kind == "mean" else None
     done = list(dict.fromkeys(itertools.chain(chosen, layers, *others)))
     cell = {heads: number for number, heads in enumerate(done, 1)}
-    parts = {
-        "index": index, "cells": [cell[heads] for heads in chosen], "layers": [cell[heads] for heads in layers],
-        "others": [[cell[heads] for heads in drawn] for drawn in others],
-    }  # fmt: skip
-    options = {"kind": kind, "n_matched": n_matched, "reference": reference is not None}
-    facts = {"measurement": "ablation", "sets": done, "means": means and _fingerprint(means)}
-    reader = EffectReader(view, topics, outcome, partial(_ablations, view, every, done, means), 1 + len(done))
-    return measure_effects(reader, documents, facts, options, parts, reading, intervals, run)
+    plan = Plan(
+        partial(_ablations, view, every, done, means), len(done),
+        facts={"measurement": "ablation", "sets": done, "means": means and _fingerprint(means)},
+        options={"kind": kind, "n_matched": n_matched, "reference": reference is not None},
+        parts={
+            "index": index, "cells": [cell[heads] for heads in chosen], "layers": [cell[heads] for heads in layers],
+            "others": [[cell[heads] for heads in drawn] for drawn in others],
+        },
+    )  # fmt: skip
+    return measure_effects(
+        view, topics, documents, outcome, plan, reading=reading, intervals=intervals, run=run
+    )
 
 
 def random_sets(every: Heads, heads: Set, n: int, seed: int) -> tuple[list[Set], str]:
@@ -332,14 +336,21 @@ def measure_knockout(
         # Only now, because a batch for which there is no memory comes again in halves.
         n_edges[:] += n
 
-    reader = EffectReader(view, topics, outcome, cuts, 2 + n_matched, {"edges": n_edges})
-    parts = {
-        "index": {"cut": (relation,)}, "cells": [1], "layers": [], "others": [list(range(2, 2 + n_matched))],
-    }  # fmt: skip
-    options = {"relation": relation, "how": how, "n_matched": n_matched}
-    options["heads"] = None if heads is None else [every.name(head) for head in chosen]
-    facts = {"measurement": "knockout", "seed": intervals.seed}
-    return measure_effects(reader, documents, facts, options, parts, reading, intervals, run)
+    plan = Plan(
+        cuts, 1 + n_matched,
+        facts={"measurement": "knockout", "seed": intervals.seed},
+        options={
+            "relation": relation, "how": how, "n_matched": n_matched,
+            "heads": None if heads is None else [every.name(head) for head in chosen],
+        },
+        parts={
+            "index": {"cut": (relation,)}, "cells": [1], "layers": [], "others": [list(range(2, 2 + n_matched))],
+        },
+        sums={"edges": n_edges},
+    )  # fmt: skip
+    return measure_effects(
+        view, topics, documents, outcome, plan, reading=reading, intervals=intervals, run=run
+    )
 
 
 def _chosen(every: Heads, heads: Any) -> tuple[int, ...]:
