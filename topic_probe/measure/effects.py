@@ -239,7 +239,7 @@ class EffectReport(Report, kind="effects"):
         readouts: what of the outcome is told: "same − different" of states; the loss at "words of topics" and
             "elsewhere"; the "outcome" of a function.
         index: what was done, by name: "stack", "layer" and "head" of heads one by one; or the "set", of "n" heads, and
-            of which layers "random" ones are; or what was "cut", of "n" edges.
+            of which layers "random" ones are; or what was "cut".
         outcome: of the model as it is.
         outcome_interval: its interval.
         effect: the outcome of the model as it is − that after the intervention.
@@ -272,33 +272,27 @@ class EffectReport(Report, kind="effects"):
 
     @classmethod
     def of_sums(cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]) -> "EffectReport":
-        """The report of sums by source, whose cell 0 is the model as it is.
+        """The report of sums by source; ValueError where no document is left to measure.
 
-        Args:
-            sums: by name; where edges were cut, "edges": how many, and how many to compare them with.
-            progress: what is known of the documents beside them.
-            parts: the "index" of the interventions, and by number the "cells" that they are in, those of whole "layers"
-                and those of "others" that each is compared with (empty: none).
-
-        Raises:
-            ValueError: where no document is left to measure.
+        Cell 0 of the sums is the model as it is; ``parts`` has the "index" of what is told of, the "cells" of it, for
+        each the "others" that it is compared with, and the cells of whole "layers", or none.
         """
         documents = {**progress.record(), **sums["by_source"].record}
         if progress.whole and not documents["sources"]:
             raise ValueError(why_nothing(progress))
         left_out = dict(sorted((progress.counts.left_out + progress.left_out).items()))
         record = {**parts["provenance"], "left_out": left_out, "documents": documents}
-        index, others = dict(parts["index"]), parts["others"]
         _, values, counts, _ = sums["by_source"].rows()
-        if "edges" in sums:
-            n_cut, n_found = sums["edges"].tolist()
-            index["n"] = (int(n_cut),)
-            matched = n_found / max(n_cut * len(others[0]), 1) if others[0] else None
-            record["edges"] = {"cut": int(n_cut), "matched": matched}
+        if "edges" in sums:  # that were cut, and that were found to compare them with
+            (n_cut, n_found), (others,) = sums["edges"].tolist(), parts["others"]
+            record["edges"] = {
+                "cut": int(n_cut),
+                "matched": n_found / max(n_cut * len(others), 1) if others else None,
+            }
         readouts, confidence = parts["readouts"], parts["confidence"]
         found = [_statistics(values, counts, weights, confidence, parts) for weights in readouts.values()]
         stacked = {name: np.stack([own[name] for own in found]) for name in found[0]}
-        return cls(readouts=tuple(readouts), index=index, provenance=record, **stacked)
+        return cls(readouts=tuple(readouts), index=parts["index"], provenance=record, **stacked)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every readout and intervention.
@@ -410,15 +404,13 @@ class Plan:
     Attributes:
         interventions: from a batch and its words to all that is done, one after the other.
         n: how many these are.
-        facts: what they depend on, besides model, topics and documents.
-        options: what the report says of them.
+        options: all that they depend on besides model, topics and documents.
         parts: those of `EffectReport.of_sums`.
         sums: what else is added up, by name.
     """
 
     interventions: Callable[[TokenBatch, Places], Iterator[AbstractContextManager[None]]]
     n: int
-    facts: Mapping[str, Any]
     options: Mapping[str, Any]
     parts: Mapping[str, Any]
     sums: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -441,20 +433,9 @@ def measure_effects(
 
     def add(batch: TokenBatch) -> Counter[str]:
         words = Side(batch, topics, "token")
-        places = torch.full(batch.ids.shape, -1).scatter_reduce(1, words.first, words.places, "amax")
-        kinds, read = outcome.prepare(batch, places)
-        found = np.empty((len(batch), 1 + plan.n, 3))
-        # Around everything, so that the model as it is runs in the same arithmetic.
-        with editing(view):
-            found[:, 0] = _by_kind(read(), kinds)
-            for cell, intervention in enumerate(plan.interventions(batch, places), 1):
-                with intervention:
-                    found[:, cell] = _by_kind(read(), kinds)
+        found, counts = _of_batch(view, outcome, plan, batch, words)
         kept = np.isfinite(found).all((1, 2))
-        counts = _by_kind(torch.ones(kinds.shape), kinds)
-        by_source.add(
-            batch.sources.numpy()[kept], found[kept], counts[kept, None], np.zeros(found.shape[:2])[kept]
-        )
+        by_source.add(batch.sources.numpy()[kept], found[kept], counts[kept], np.zeros(found[kept].shape[:2]))
         left_out = {reason: int(n.sum()) for reason, n in words.left_out.items()}
         left_out |= {NO_WORD: int((~words.is_word.any(1)).sum()), _BROKEN: int((~kept).sum())}
         return Counter(left_out | {MEASURED: int(kept.sum())})
@@ -464,11 +445,14 @@ def measure_effects(
         topics, model=view.facts.description, options={**options, **recorded(reading, intervals)}, seed=intervals.seed
     )  # fmt: skip
     parts = {
-        **plan.parts, "readouts": outcome.readouts, "confidence": intervals.confidence, "provenance": record,
-    }  # fmt: skip
+        **plan.parts,
+        "readouts": outcome.readouts,
+        "confidence": intervals.confidence,
+        "provenance": record,
+    }
     progress = add_documents(
         add, sums, documents, view, reading=reading, run=run,
-        facts={**plan.facts, **options, "topics": topics.fingerprint, "limit": by_source.limit},
+        facts={**options, "topics": topics.fingerprint, "limit": by_source.limit},
         report={"kind": EffectReport.kind, "parts": parts},
         keep=lambda document: not outcome.needs_words or bool((topics.places(document.ids) >= 0).any()),
         fits=lambda batch: max(1, _AT_ONCE // (batch.ids.shape[1] * outcome.width)),
@@ -476,7 +460,21 @@ def measure_effects(
     return EffectReport.of_sums(sums, progress, parts)
 
 
-def _by_kind(values: Tensor, kinds: Tensor) -> Float64[np.ndarray, "batch 3"]:
-    """Sums of all numbers of a document, by kind."""
-    sums = [torch.where(kinds == kind, values, 0).reshape(len(kinds), -1).sum(1) for kind in (1, 2, 3)]
-    return torch.stack(sums, 1).double().numpy()
+def _of_batch(
+    view: capture.View, outcome: Outcome, plan: Plan, batch: TokenBatch, words: Side
+) -> tuple[Float64[np.ndarray, "batch cell 3"], Float64[np.ndarray, "batch 1 3"]]:
+    """Sums of an outcome by document and kind, of the model as it is and after each intervention; and counts."""
+    places = torch.full(batch.ids.shape, -1).scatter_reduce(1, words.first, words.places, "amax")
+    kinds, read = outcome.prepare(batch, places)
+
+    def by_kind(values: Tensor) -> Float64[Tensor, "batch 3"]:
+        sums = [torch.where(kinds == kind, values, 0).reshape(len(batch), -1).sum(1) for kind in (1, 2, 3)]
+        return torch.stack(sums, 1).double()
+
+    # Around everything, so that the model as it is runs in the same arithmetic.
+    with editing(view):
+        found = [by_kind(read())]
+        for intervention in plan.interventions(batch, places):
+            with intervention:
+                found.append(by_kind(read()))
+    return torch.stack(found, 1).numpy(), by_kind(torch.ones(kinds.shape))[:, None].numpy()

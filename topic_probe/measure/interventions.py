@@ -131,8 +131,11 @@ def measure_ablation(
     cell = {heads: number for number, heads in enumerate(done, 1)}
     plan = Plan(
         partial(_ablations, view, every, done, means), len(done),
-        facts={"measurement": "ablation", "sets": done, "means": means and _fingerprint(means)},
-        options={"kind": kind, "n_matched": n_matched, "reference": reference is not None},
+        options={
+            "measurement": "ablation", "kind": kind, "n_matched": n_matched, "sets": done,
+            "reference": reference is not None,
+            "means": means and hash_of(name.encode() + means[name].tobytes() for name in sorted(means)),
+        },
         parts={
             "index": index, "cells": [cell[heads] for heads in chosen], "layers": [cell[heads] for heads in layers],
             "others": [[cell[heads] for heads in drawn] for drawn in others],
@@ -144,22 +147,25 @@ def measure_ablation(
 
 
 def random_sets(every: Heads, heads: Set, n: int, seed: int) -> tuple[list[Set], str]:
-    """Different sets of as many heads, all there are where these are fewer, and of which layers they are."""
-    sites = every.site_of
-    stacks = [every.sites[site].stack for site in sites]
-    for place_of, where in ((sites, "the same layers"), (stacks, "all layers")):
-        sizes = Counter(place_of[head] for head in heads)
-        pools = {place: np.flatnonzero([own == place for own in place_of]) for place in sizes}
-        n_others = math.prod(math.comb(len(pools[place]), size) for place, size in sizes.items()) - 1
-        if n_others >= _ENOUGH_SETS:
-            break
-    generator, found = np.random.default_rng(seed), {heads: None}
+    """Different sets of as many heads, all there are where these are fewer; and of which layers they are."""
+    places: Sequence[Any] = every.site_of
+    pools, n_others = _pools(every, heads, places)
+    where = "the same layers"
+    if n_others < _ENOUGH_SETS:
+        pools, n_others = _pools(every, heads, [every.sites[site].stack for site in places])
+        where = "all layers"
+    generator, found = np.random.default_rng(seed), dict.fromkeys([heads])
     while len(found) <= min(n, n_others):
-        drawn = [
-            generator.choice(pools[place], size, replace=False).tolist() for place, size in sizes.items()
-        ]
+        drawn = [generator.choice(pool, size, replace=False).tolist() for pool, size in pools]
         found[tuple(sorted(itertools.chain(*drawn)))] = None
     return list(found)[1:], where
+
+
+def _pools(every: Heads, heads: Set, places: Sequence[Any]) -> tuple[list[tuple[list[int], int]], int]:
+    """For every place of heads all heads there and how many of them are chosen; how many other sets have as many."""
+    sizes = Counter(places[head] for head in heads)
+    pools = [([head for head in range(len(every)) if places[head] == place], n) for place, n in sizes.items()]
+    return pools, math.prod(math.comb(len(pool), n) for pool, n in pools) - 1
 
 
 def _means(
@@ -224,10 +230,6 @@ def mean_outputs(view: capture.View, batches: Iterable[TokenBatch], *, halves: b
     bit, given = parting[0], [0, 1] if halves else [0, 0]
     means = {str(site): (sums[site][bit] / counts[site][bit, :, None, None])[given].numpy() for site in sums}
     return {"bit": np.array(bit), **means}
-
-
-def _fingerprint(means: Mapping[str, np.ndarray]) -> str:
-    return hash_of(name.encode() + means[name].tobytes() for name in sorted(means))
 
 
 def _ablations(
@@ -338,10 +340,9 @@ def measure_knockout(
 
     plan = Plan(
         cuts, 1 + n_matched,
-        facts={"measurement": "knockout", "seed": intervals.seed},
         options={
-            "relation": relation, "how": how, "n_matched": n_matched,
-            "heads": None if heads is None else [every.name(head) for head in chosen],
+            "measurement": "knockout", "relation": relation, "how": how, "n_matched": n_matched,
+            "seed": intervals.seed, "heads": None if heads is None else [every.name(head) for head in chosen],
         },
         parts={
             "index": {"cut": (relation,)}, "cells": [1], "layers": [], "others": [list(range(2, 2 + n_matched))],
@@ -374,7 +375,7 @@ def _edges(
     causal: bool,
     earlier: bool,
 ) -> tuple[Edges, Edges]:
-    """Edges that are cut, and those that may be cut instead; ``earlier``: a word is predicted one position before it."""
+    """Edges that are cut, and those that may be cut instead; ``earlier`` where the row before a word predicts it."""
     itself = torch.eye(relations.shape[1], dtype=torch.bool)
     cut = torch.isin(relations, torch.tensor(codes, dtype=relations.dtype)) & ~itself
     related = cut | (relations == SAME_WORD)
