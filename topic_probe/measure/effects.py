@@ -35,8 +35,8 @@ from topic_probe.lens.edit import editing
 from topic_probe.lens.sites import Inputs
 from topic_probe.measure.ask import source_limit
 from topic_probe.measure.documents import add_documents, why_nothing
-from topic_probe.measure.folder import MEASURED, Progress
-from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.folder import MEASURED, Progress, Sum
+from topic_probe.measure.options import Confidence, Reading, Run, recorded
 from topic_probe.measure.pairs import NO_WORD, Side
 from topic_probe.options import Group
 from topic_probe.report import Report, provenance
@@ -146,7 +146,7 @@ def _cosines(
     nowhere = length <= 10 * torch.finfo(kept[-1].dtype).eps * whole
     states = (centred / length.masked_fill(nowhere, torch.inf)).cpu()
     chosen = states.gather(1, index[:, :, None].expand(-1, -1, states.shape[2]))
-    return chosen @ chosen.mT
+    return torch.bmm(chosen, chosen.mT)
 
 
 def loss(view: capture.View, seed: int = 0) -> Outcome:
@@ -161,7 +161,7 @@ def loss(view: capture.View, seed: int = 0) -> Outcome:
             "text that it was given: use outcome='states', or a function (model, inputs) that gives a number for every "
             "document"
         )
-    mask_id = getattr(getattr(view.model, "tokenizer", None), "mask_token_id", None)
+    mask_id: Any = getattr(getattr(view.model, "tokenizer", None), "mask_token_id", None)
     if mask_id is None and not view.is_causal:
         raise ValueError(
             "outcome='loss' masks words of a model that sees both ways, and its tokenizer names no mask token: open "
@@ -177,7 +177,7 @@ def loss(view: capture.View, seed: int = 0) -> Outcome:
                 # Of every position by itself, so that padding and batches change nothing.
                 generator = np.random.default_rng([seed, key % 2**64])
                 predicted[row] &= torch.from_numpy(generator.random(batch.ids.shape[1]) < _MASKED)
-            shown[predicted] = int(mask_id)
+            shown[predicted] = mask_id
         kinds = torch.where(places >= 0, SAME_TOPIC, DIFFERENT_TOPIC) * predicted
         inputs = view.inputs(shown, batch.mask)
         return kinds, lambda: _losses(view, inputs, batch.ids, predicted)
@@ -424,12 +424,12 @@ def measure_effects(
     plan: Plan,
     *,
     reading: Reading,
-    intervals: Intervals,
+    intervals: Confidence,
     run: Run,
 ) -> EffectReport:
     """What a plan does to an outcome."""
     by_source = SourceSums(source_limit(1 + plan.n), shape=(1 + plan.n,))
-    sums = {"by_source": by_source, **plan.sums}
+    sums: dict[str, Sum] = {"by_source": by_source, **plan.sums}
 
     def add(batch: TokenBatch) -> Counter[str]:
         words = Side(batch, topics, "token")

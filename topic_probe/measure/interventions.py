@@ -28,7 +28,7 @@ from topic_probe.measure.documents import facts_of_run, read_batches
 from topic_probe.measure.effects import EffectReport, OutcomeOptions, Places, Plan, measure_effects
 from topic_probe.measure.folder import Folder
 from topic_probe.measure.heads import Heads
-from topic_probe.measure.options import Intervals, Reading, Run
+from topic_probe.measure.options import Confidence, Reading, Run
 from topic_probe.options import check_whole, shares
 from topic_probe.text.batches import TokenBatch
 from topic_probe.text.documents import check_read_again, hash_of
@@ -62,7 +62,7 @@ def measure_ablation(
     n_matched: int = 100,
     looked_at: OutcomeOptions,
     reading: Reading,
-    intervals: Intervals,
+    intervals: Confidence,
     run: Run,
 ) -> EffectReport:
     """What taking heads out does to an outcome: every head by itself, or sets of heads.
@@ -113,6 +113,7 @@ def measure_ablation(
     reading, every = reading.of(view.facts), Heads.of(view)
     outcome = looked_at.of(view, topics, intervals.seed)
     layers: list[Set] = []
+    chosen: list[Set]
     if sets is None:
         chosen = [(head,) for head in range(len(every))]
         others: list[list[Set]] = [[] for _ in chosen]
@@ -278,7 +279,7 @@ def measure_knockout(
     n_matched: int = 20,
     looked_at: OutcomeOptions,
     reading: Reading,
-    intervals: Intervals,
+    intervals: Confidence,
     run: Run,
 ) -> EffectReport:
     """What cutting the attention between words of a topic does to an outcome, against cutting other edges.
