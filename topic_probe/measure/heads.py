@@ -103,5 +103,8 @@ def _names(heads: Any, *, several: bool) -> list[str]:
         heads = [place if several else place[1:] for place in zip(*(heads.index or {}).values(), strict=True)]
     elif isinstance(heads, str):
         heads = [part for part in heads.split(",") if part.strip()]
-    places = [(layer_and_head(head) or [head.strip()]) if isinstance(head, str) else head for head in heads]
+    places = [
+        head if isinstance(head, tuple | list) else layer_and_head(str(head)) or [str(head).strip()]
+        for head in heads
+    ]
     return [".".join(map(str, place)) for place in places]
