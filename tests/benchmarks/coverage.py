@@ -179,9 +179,8 @@ def p_value(seed: int) -> float:
     lists = {name: list(range(first, first + 20)) for name, first in (("one", 5), ("two", 25), ("three", 45))}
     topics = tp.Topics.from_token_ids(lists, vocabulary_size=VOCABULARY)
     documents = generator.integers(5, VOCABULARY, (8, 16)).tolist()
-    # Not of the last layer, from which no head follows; all of one layer, so that there are sets like it.
-    layer = int(generator.integers(2))
-    heads = [(layer, int(head)) for head in generator.choice(8, 3, replace=False)]
+    # Not of the last layer, from which no head follows; of two layers, which have enough sets like it.
+    heads = [(0, int(head)) for head in generator.choice(8, 2, replace=False)] + [(1, int(generator.integers(8)))]
     given = {"kind": "mean", "n_matched": 99, "special_ids": (), "seed": seed}
     return float(
         tp.measure_ablation(model, topics, documents, sets={"random": heads}, **given).p_random.item()

@@ -1,4 +1,4 @@
-"""Ways to break sums over pairs of words, weights of heads, matrices, and what is done to heads and edges."""
+"""Ways to break sums over pairs of words, weights of heads, and matrices."""
 
 from mutant import Mutant
 
@@ -7,15 +7,11 @@ PAIRS = "topic_probe/measure/pair_sums.py"
 EMBEDDINGS = "topic_probe/measure/embeddings.py"
 WEIGHTS = "topic_probe/measure/weights.py"
 MATRIX = "topic_probe/measure/matrix.py"
-EFFECTS = "topic_probe/measure/effects.py"
-INTERVENTIONS = "topic_probe/measure/interventions.py"
 OF_WORDS = "tests/measure/test_words.py"
 OF_PAIRS = "tests/measure/test_pair_sums.py"
 OF_EMBEDDINGS = "tests/measure/test_embeddings.py"
 OF_WEIGHTS = "tests/measure/test_weights.py"
 OF_MATRIX = "tests/measure/test_matrix.py"
-OF_EFFECTS = "tests/measure/test_effects.py"
-OF_INTERVENTIONS = "tests/measure/test_interventions.py"
 
 # fmt: off
 MUTANTS = [
@@ -58,35 +54,4 @@ MUTANTS = [
            "matrices[:, order]", OF_MATRIX),
     Mutant("words with themselves in means between topics", MATRIX, "per_topic, per_topic) - of_words[-1]",
            "per_topic, per_topic)", OF_MATRIX),
-    Mutant("effects with the wrong sign", EFFECTS, "outcome[:1] - outcome\n", "outcome - outcome[:1]\n",
-           OF_INTERVENTIONS),
-    Mutant("the sum of others instead of their mean", EFFECTS, "or [cell]].mean(1)", "or [cell]].sum(1)", OF_EFFECTS),
-    Mutant("readouts that are sums where they are differences", EFFECTS, "signs = np.array(weights)[kinds]",
-           "signs = np.abs(weights)[kinds]", OF_INTERVENTIONS),
-    Mutant("p-values of sets of which there are too few", EFFECTS, "n_null[:, 0] >= _LEAST_OTHERS", "n_null[:, 0] >= 2",
-           OF_EFFECTS),
-    Mutant("places from the smallest effect on", EFFECTS, "np.argsort(-np.abs(", "np.argsort(np.abs(", OF_EFFECTS),
-    Mutant("the smallest effects printed", EFFECTS, "key=abs, ascending=False", "key=abs, ascending=True", OF_EFFECTS),
-    Mutant("the share of matched edges of one draw", EFFECTS, "n_cut * len(others[0])", "n_cut", OF_INTERVENTIONS),
-    Mutant("states that are not centred", EFFECTS, "centred = states - mean", "centred = states", OF_INTERVENTIONS),
-    Mutant("a mean state with padding", EFFECTS, "mask.sum(1)[:, None, None]", "mask.shape[1]", OF_INTERVENTIONS),
-    Mutant("the loss of a causal model at the word itself", EFFECTS, "(logits[:, :-1], (0, 0, 1, 0))",
-           "(logits[:, 1:], (0, 0, 0, 1))", OF_INTERVENTIONS),
-    Mutant("means of a document's own half", INTERVENTIONS, "other = 1 - (batch.sources >> int(means[\"bit\"]) & 1)",
-           "other = batch.sources >> int(means[\"bit\"]) & 1", OF_INTERVENTIONS),
-    Mutant("the mean of a head of the first layer", INTERVENTIONS, "given[site][:, :, number]",
-           "given[0][:, :, number]", OF_INTERVENTIONS),
-    Mutant("the whole layer of the first head", INTERVENTIONS, "every.layer(every.site_of[head])", "every.layer(0)",
-           OF_INTERVENTIONS),
-    Mutant("a set compared with itself", INTERVENTIONS, "list(found)[1:]", "list(found)", OF_INTERVENTIONS),
-    Mutant("random sets of layers with few of them", INTERVENTIONS, "n_others >= _ENOUGH_SETS", "n_others >= 2",
-           OF_INTERVENTIONS),
-    Mutant("a word's own position among the edges", INTERVENTIONS, "dtype=relations.dtype)) & ~itself",
-           "dtype=relations.dtype))", OF_INTERVENTIONS),
-    Mutant("the row of a word where the one before it predicts", INTERVENTIONS, "pad(part[:, 1:], (0, 0, 0, 1))",
-           "pad(part[:, :-1], (0, 0, 0, 1))", OF_INTERVENTIONS),
-    Mutant("stand-ins at any distance", INTERVENTIONS, "np.maximum(1, _NEAR * distance)",
-           "np.maximum(99, _NEAR * distance)", OF_INTERVENTIONS),
-    Mutant("edges cut for all other heads", INTERVENTIONS, "cut[:, None] & chosen[:, None, None]",
-           "cut[:, None] & ~chosen[:, None, None]", OF_INTERVENTIONS),
 ]

@@ -69,13 +69,13 @@ def measure_ablation(
 
     An effect is the outcome of the model as it is − the outcome without the heads, on the same documents, so that a
     positive effect on "states" says that the heads bring words of a topic together. What a head puts out is replaced
-    before the output projection, at every position. Intervals are over sources, paired, and so are p- and q-values:
+    before the output projection, at every position. Intervals are over sources, paired; ``p_value`` and ``q_value`` are
     of no effect at all.
 
-    Heads one by one stand beside what taking out their whole layer does: a scale, but no bound, because effects of
-    heads may cancel. Sets are compared with random sets of as many heads of the same layers; of all layers where these
-    have fewer than 100 other sets, and not at all where there are fewer than 20. So what any such set does is no effect
-    of these heads. Every head, layer, set and random set costs a forward pass.
+    Heads one by one stand beside the effect of their whole layer: a scale, but no bound, because effects of heads may
+    cancel. Sets are compared with random sets of as many heads of the same layers, or of all layers where these have
+    fewer than 100 other sets (the report says which); ``p_random`` needs 20 of them. Every head, layer, set and random
+    set costs a forward pass.
 
     With ``folder=``, what stands in for heads is found by whoever comes first and kept there, so that all workers do
     the same to the model.
