@@ -357,11 +357,11 @@ class EffectReport(Report, kind="effects"):
 
 def _statistics(
     sums: Float64[np.ndarray, "source cell 3"],
-    counts: Float64[np.ndarray, "source cell 3"],
+    counts: Float64[np.ndarray, "source 1 3"],
     weights: Sequence[int],
     confidence: float,
     parts: Mapping[str, Any],
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     """What a report says of a readout, by the names of its fields."""
     cells, others, n_cells = parts["cells"], parts["others"], sums.shape[1]
     kinds = np.flatnonzero(weights)
@@ -372,7 +372,7 @@ def _statistics(
 
     means = [sums[:, [*of_cell] or [cell]].mean(1) for cell, of_cell in zip(cells, others, strict=True)]
     sums = np.concatenate([sums, *(mean[:, None] for mean in means)], 1)
-    counts = counts[:, :1, kinds]
+    counts = counts[..., kinds]
     outcome = jackknife(
         readout, [sums[..., kinds], counts], [counts[..., kind] for kind in range(len(kinds))]
     )
