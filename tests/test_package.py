@@ -20,8 +20,8 @@ FILES = {
 
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
-storage options uncertainty estimate words notices tables remote
-contrast paired report
+storage options estimate words notices tables remote
+contrast sums report
 topics.builtin topics.incidence topics.lists topics.lookup topics.topics topics
 text text.documents text.batches text.encoder text.same_texts text.corpus
 text.lda text.cooccurrence text.word_tokenizer
@@ -30,9 +30,9 @@ toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.word_attention toy.agreement toy.landscape toy.exact
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.check lens.opening
-measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.sums measure.accumulators
-measure.doubt measure.parts measure.folder measure.engine measure.heads measure.patterns
-measure.nulls
+measure measure.options measure.words measure.pair_sums measure.matrix measure.pairs measure.parts measure.folder
+measure.documents measure.ask measure.permuted measure.attention_sums measure.scores measure.sums measure.accumulators
+measure.doubt measure.engine measure.heads measure.patterns measure.nulls
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 measure.effects measure.interventions
 measure.same_words measure.comparison

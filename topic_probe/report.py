@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from topic_probe import storage
-from topic_probe.contrast import Contrast
+from topic_probe.contrast import Contrast, dashed
 from topic_probe.options import checked
 from topic_probe.tables import as_text, number
 
@@ -127,7 +127,7 @@ class Report(ABC):
     def to_text(self, *, wide: bool = False) -> str:
         """What ``print`` shows: tables and notes to them; all columns of the tables with ``wide``."""
         tables = (
-            f"{heading}\n{as_text(table, wide=wide, max_rows=20)}"
+            f"{heading}\n{as_text(dashed(table), wide=wide, max_rows=20)}"
             for heading, table in self._tables().items()
         )
         notes = "".join(f"\n({note})" for note in self._notes())
@@ -141,7 +141,7 @@ class Report(ABC):
 
         tables = (
             f"<p><b>{escape(heading)}</b></p>"
-            + table.to_html(index=False, float_format=number, max_rows=20, border=0)
+            + dashed(table).to_html(index=False, float_format=number, max_rows=20, border=0)
             for heading, table in self._tables().items()
         )
         notes = "".join(f"<p>{escape(note)}</p>" for note in self._notes())

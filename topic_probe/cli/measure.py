@@ -188,12 +188,13 @@ def text_of(report: Any, *, wide: bool) -> str:
     """What a report shows; of attention the heads with the strongest evidence, and what was read and left out."""
     if report.kind != "attention":
         return str(report.to_text(wide=wide))
+    from topic_probe.contrast import dashed
     from topic_probe.report import about_parts, about_trial
     from topic_probe.tables import as_text
 
     heads = report.heads.top(10).to_dataframe()
-    best = as_text(heads, wide=wide) if len(heads) else "none: no head has an effect size"
-    overall = as_text(report.overall.to_dataframe(), wide=wide)
+    best = as_text(dashed(heads), wide=wide) if len(heads) else "none: no head has an effect size"
+    overall = as_text(dashed(report.overall.to_dataframe()), wide=wide)
     counts = report.provenance
     read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
     lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}
@@ -204,5 +205,8 @@ def text_of(report: Any, *, wide: bool) -> str:
         overall += f"\n\nthe variance of the overall ratio\n{as_text(shares)}"
     about = [*report.about_variance(), *about_trial(counts), *about_parts(counts)]
     notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons, *about))
-    ranked = "heads with the strongest evidence (lowest q-value, then highest effect size)"
+    ranked = (
+        "heads with the strongest evidence (the end of the interval of the effect size that is nearer to 0, "
+        "without intervals its size)"
+    )
     return f"{report.about_coverage()}\n\nall heads\n{overall}\n\n{ranked}\n{best}\n{notes}"

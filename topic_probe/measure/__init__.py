@@ -6,8 +6,8 @@ of pairs is made before a pass, sums are made of scores behind it, and only thes
 which parts documents fall, `sums` what is known of some of them, `folder` keeps these and makes reports of them;
 `options` has what measurements share. On it stand
 `attention`, `matched` (with `matching`: sums by class of the pair), and the states in `embeddings`; `text_attention`
-reads one text. What `interventions` do to a model is looked at by `effects`: an outcome before and after. Several models are asked about the same words
-(`same_words`) and stand side by side in `comparison`. Words by themselves (`words` with `pair_sums` and `matrix`) need
+reads one text. What `interventions` do to a model is looked at by `effects`: an outcome before and after.
+Several models are asked about the same words (`same_words`) and stand side by side in `comparison`. Words by themselves (`words` with `pair_sums` and `matrix`) need
 no documents: `embeddings`, `weights`. A module imports only from those before it:
 
     options, words, pair_sums, matrix, scores, sums, accumulators, parts, folder, engine, heads, patterns, nulls,

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.lens.running import exact_products
 from topic_probe.lens.sites import SIDES
@@ -22,6 +21,7 @@ from topic_probe.measure.documents import add_documents
 from topic_probe.measure.folder import MEASURED, Progress, Sum
 from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.pairs import NO_WORD, Level, Side, Words, all_positions, one_later
+from topic_probe.sums import SourceSums
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 
@@ -247,7 +247,7 @@ def _commit(question: Question, words: Words, measured: Bool[Tensor, " batch"]) 
         sums, found = question.sums[name], values.cpu().double().numpy()
         if isinstance(sums, SourceSums):
             some, keys = found[measured.numpy()], words.sources.cpu()[measured].numpy()
-            sums.add(keys, some[..., :3], some[..., 3:6], some[..., 6])
+            sums.add(keys, some)
         else:
             sums += found
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_contrast, side_by_side
+from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import BatchSums, Distances, Relations, Sinks
@@ -39,8 +40,8 @@ from topic_probe.measure.sums import Parts, Progress, Sums
 from topic_probe.notices import warn
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
+from topic_probe.sums import columns
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +58,7 @@ class AttentionReport(Report, kind="attention"):
         overall: all heads of all stacks pooled.
         stacks: by stack (one of "self", or of "encoder", "decoder" and "cross").
         layers: by stack and layer.
-        heads: by stack, layer and head; ``heads.top(5)`` lists those with the strongest evidence.
+        heads: by stack, layer and head; ``heads.top(5)`` lists those whose interval is furthest from no effect.
         matched: by head, with pairs compared at equal distance: both means weigh the distance bins by their number of
             same-topic pairs, so that words of a topic that merely stand closer do not count as an effect.
         overall_matched: the same, all heads pooled, with a p-value.
@@ -370,7 +371,7 @@ def _contrasts(
     """What the sums of the accumulators say, by their names, and what other doubt adds."""
     layers, stacks = layers_of(index), list(dict.fromkeys(index["stack"]))
     stack_of = np.array([stacks.index(stack) for stack in index["stack"]])
-    rows = sums["by_source"].rows()[1:]
+    rows = columns(sums["by_source"].rows()[1])
 
     def pooled(groups: Int64[np.ndarray, " head"], doubt: Doubt | None, **names: tuple[Any, ...]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))

@@ -12,11 +12,12 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from topic_probe.contrast import SAME_WORD, SourceSums
+from topic_probe.contrast import SAME_WORD
 from topic_probe.measure.ask import Question, source_limit
 from topic_probe.measure.folder import Sum
 from topic_probe.measure.pairs import DISTANCE_BINS, Level, Words, wide
 from topic_probe.measure.permuted import PermutedWords
+from topic_probe.sums import SourceSums
 from topic_probe.topics import Topics
 
 # What of a row may be left beside sinks, so that it can be renormalised.

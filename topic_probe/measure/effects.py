@@ -21,14 +21,13 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, SourceSums, word_relations
+from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, with_interval, word_relations
 from topic_probe.estimate import (
     MIN_UNITS,
     benjamini_hochberg,
     divide,
     jackknife,
     permutation_p_value,
-    with_interval,
 )
 from topic_probe.lens import capture
 from topic_probe.lens.edit import editing
@@ -40,6 +39,7 @@ from topic_probe.measure.options import Confidence, Reading, Run, recorded
 from topic_probe.measure.pairs import NO_WORD, Side
 from topic_probe.options import Group
 from topic_probe.report import Report, provenance
+from topic_probe.sums import SourceSums, columns, joined
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 
@@ -282,7 +282,7 @@ class EffectReport(Report, kind="effects"):
             raise ValueError(why_nothing(progress))
         left_out = dict(sorted((progress.counts.left_out + progress.left_out).items()))
         record = {**parts["provenance"], "left_out": left_out, "documents": documents}
-        _, values, counts, _ = sums["by_source"].rows()
+        values, counts, _ = columns(sums["by_source"].rows()[1])
         if "edges" in sums:  # that were cut, and that were found to compare them with
             (n_cut, n_found), (others,) = sums["edges"].tolist(), parts["others"]
             record["edges"] = {
@@ -357,7 +357,7 @@ class EffectReport(Report, kind="effects"):
 
 def _statistics(
     sums: Float64[np.ndarray, "source cell 3"],
-    counts: Float64[np.ndarray, "source 1 3"],
+    counts: Float64[np.ndarray, "source cell 3"],
     weights: Sequence[int],
     confidence: float,
     parts: Mapping[str, Any],
@@ -372,7 +372,7 @@ def _statistics(
 
     means = [sums[:, [*of_cell] or [cell]].mean(1) for cell, of_cell in zip(cells, others, strict=True)]
     sums = np.concatenate([sums, *(mean[:, None] for mean in means)], 1)
-    counts = counts[..., kinds]
+    counts = counts[:, :1, kinds]  # every cell has the same
     outcome = jackknife(
         readout, [sums[..., kinds], counts], [counts[..., kind] for kind in range(len(kinds))]
     )
@@ -435,7 +435,8 @@ def measure_effects(
         words = Side(batch, topics, "token")
         found, counts = _of_batch(view, outcome, plan, batch, words)
         kept = np.isfinite(found).all((1, 2))
-        by_source.add(batch.sources.numpy()[kept], found[kept], counts[kept], np.zeros(found[kept].shape[:2]))
+        rows = joined(found, counts, np.zeros(found.shape[:2]))
+        by_source.add(batch.sources.numpy()[kept], rows[kept])
         left_out = {reason: int(n.sum()) for reason, n in words.left_out.items()}
         left_out |= {NO_WORD: int((~words.is_word.any(1)).sum()), _BROKEN: int((~kept).sum())}
         return Counter(left_out | {MEASURED: int(kept.sum())})

@@ -20,10 +20,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from topic_probe.contrast import SourceSums
 from topic_probe.measure.parts import Place, n_parts
 from topic_probe.report import Report, decode, encode, report_class
 from topic_probe.storage import write_file
+from topic_probe.sums import SourceSums
 from topic_probe.text.corpus import NO_TEXT
 from topic_probe.text.documents import Counts
 
@@ -34,7 +34,7 @@ MEASURED = "documents measured"
 _ENTRY, _FORMAT = "topic_probe", "sums, version 1"
 PART = re.compile(r"part-(\d{6,})\.safetensors")
 _REPORT = "report "  # how arrays of the report are named beside those of the sums
-_ROWS = "keys", "sums", "counts", "squares"
+_ROWS = "keys", "rows"
 
 
 # ---------------------------------------------------------------------------- what is known of documents

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int8, Int64
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from topic_probe.contrast import NO_RELATION, SourceSums, word_relations
+from topic_probe.contrast import NO_RELATION, word_relations
+from topic_probe.sums import SourceSums
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 

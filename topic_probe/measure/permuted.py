@@ -1,19 +1,15 @@
 """What other topics of the same words would give: permuted words, what their pairs add up to, p-values, their floor."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, matched_means
 from topic_probe.measure.words import LabelledWords
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import benjamini_hochberg, divide, permutation_p_value
 
 # A head is called below this q-value.
 CALLED = 0.05

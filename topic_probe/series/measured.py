@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast
+from topic_probe.contrast import Contrast, with_interval
+from topic_probe.estimate import benjamini_hochberg
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
@@ -46,7 +47,6 @@ from topic_probe.series.sums import (
 )
 from topic_probe.text.documents import can_be_read_again
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import benjamini_hochberg, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd

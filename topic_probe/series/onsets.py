@@ -13,8 +13,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from topic_probe.paired import standardised, student_scale
-from topic_probe.uncertainty import benjamini_hochberg, degrees_of_freedom, t_interval
+from topic_probe.estimate import (
+    benjamini_hochberg,
+    degrees_of_freedom,
+    standardised,
+    student_scale,
+    t_interval,
+)
 
 Kind = Literal["sources", "words", "trainings"]
 
@@ -103,7 +108,7 @@ def change(curve: Curve, against: int, places: Sequence[int]) -> Change:
     if curve.kind == "sources":
         # 2 ÷ degrees is the relative variance of a variance. Each of these is a rough estimate, and the least of many
         # is too low, so they are averaged over steps.
-        each = degrees_of_freedom(of_units, np.full((1, len(found)), least))[0]
+        each = degrees_of_freedom(of_units, np.full(len(found), least - 1))
         degrees[:] = 1 / (1 / each).mean()
     variance, parts = (of_units**2).sum(0), {curve.kind: of_units}
     if (n := len(curve.values)) > 1:

@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from topic_probe.contrast import SourceSums
+from topic_probe.contrast import paired_sources
+from topic_probe.estimate import Ends, paired_words, split_halves
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.heads import layer_starts
 from topic_probe.measure.pair_sums import cosines_of_words, placed
 from topic_probe.measure.words import LabelledWords, labelled_words
-from topic_probe.paired import Rows, aligned, moved_by_sources, paired_words, root_of
 from topic_probe.series.onsets import Curve
+from topic_probe.sums import Rows, SourceSums, aligned, columns, joined
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import Ends, split_halves
 
 By = Literal["step", "layer", "head"]
 Chosen = Literal["effect_size", "difference", "ratio"]
@@ -52,7 +52,8 @@ def kept_of_sources(sums: Relations, index: Mapping[str, tuple[Any, ...]], cells
         index: names of the cells that are kept.
         cells: which these are.
     """
-    keys, totals, counts, squares = sums.by_source.rows()
+    keys, rows = sums.by_source.rows()
+    totals, counts, squares = columns(rows)
     counts = counts[:, cells]
     if len(counts) and (counts == counts[:, :1]).all():
         counts = counts[:, :1]
@@ -138,9 +139,9 @@ def cell_names(index: Mapping[str, Sequence[Any]]) -> list[str]:
 def _in_cells(part: Mapping[str, Any], starts: Int64[np.ndarray, " group"]) -> SourceSums:
     """Sums by source over groups of cells."""
     sums, counts = np.asarray(part["sums"]), np.broadcast_to(part["counts"], np.shape(part["sums"]))
-    pooled = [np.add.reduceat(values, starts, axis=1) for values in (sums, counts, part["squares"])]
+    pooled = joined(*(np.add.reduceat(values, starts, axis=1) for values in (sums, counts, part["squares"])))
     found = SourceSums(MAX_SOURCES, shape=(len(starts),))
-    found.restore(np.asarray(part["keys"]).view(np.uint64), *pooled, folded=part["folded"])
+    found.restore(np.asarray(part["keys"]).view(np.uint64), pooled, folded=part["folded"])
     return found
 
 
@@ -148,17 +149,15 @@ def _of_sources(
     names: Sequence[str], own: Mapping[int, Rows], grid: Grid, statistic: Chosen, confidence: float
 ) -> list[Curve]:
     """The curves of cells whose sums are kept by source."""
-    moved, _ = moved_by_sources(list(own.values()), statistic=statistic, confidence=confidence)
-    n_sources = len(moved[0].moved)
+    found = paired_sources(list(own.values()), statistic=statistic, confidence=confidence).estimates
+    n_sources = len(found[0].influence)
     values = grid.empty(len(names), fill=np.nan)
     units, effective = grid.empty(len(names), n_sources), grid.empty(len(names))
-    for number, one in zip(own, moved, strict=True):
+    for number, one in zip(own, found, strict=True):
         training, step = grid.places[number]
-        values[:, training, step] = one.values
-        usable = one.known & np.isfinite(one.moved).all(0)
-        effective[:, training, step] = np.where(usable, one.effective, 0.0)
-        part = np.where(usable, one.moved, 0.0) * np.sqrt((n_sources - 1) / max(n_sources, 1))
-        units[:, :, training, step] = part.T
+        values[:, training, step] = one.value
+        effective[:, training, step] = np.nan_to_num(one.factors[0].df + 1)
+        units[:, :, training, step] = np.where(np.isnan(one.df), 0.0, one.influence).T
     return [
         Curve(name, values[cell], units[cell], effective[cell], "sources") for cell, name in enumerate(names)
     ]
@@ -175,16 +174,22 @@ def _of_words(rows: Sequence[Kept], grid: Grid, statistic: Chosen, seed: int) ->
         strata[words] = part["strata"]
         ends.append(Ends(*(placed(part[name], words, len(forms), axis=1) for name in Ends._fields)))
         squares.append(placed(part["squares"], words, len(forms), axis=0))
-    paired = paired_words(ends, squares, strata, statistic=statistic, seed=seed)
+    found = paired_words(ends, squares, strata, statistic=statistic).estimates
     values, effective = grid.empty(fill=np.nan), grid.empty()
-    covariance = paired.covariance[..., 0]
-    known = np.flatnonzero(np.isfinite(np.diagonal(covariance)))
-    units = grid.empty(len(known))
-    root = root_of(covariance[np.ix_(known, known)]) if len(known) else np.zeros((0, 0))
+    known = [place for place, one in enumerate(found) if np.isfinite(one.df).all()]
+    own = [found[place].variance[0] for place in known]
+    covariance = np.array(
+        [
+            [(own[a] + own[b] - (found[i] - found[j]).variance[0]) / 2 for b, j in enumerate(known)]
+            for a, i in enumerate(known)
+        ]
+    )
+    size, axes = np.linalg.eigh(covariance.reshape(len(known), len(known)))
+    root, units = (axes * np.sqrt(np.maximum(size, 0))) @ axes.T, grid.empty(len(known))
     for place, number in enumerate(kept):
         at = grid.places[number]
-        values[at] = paired.values[place, 0]
-        effective[at] = np.nan_to_num(paired.degrees[place, place, 0] + 1)
+        values[at] = found[place].value[0]
+        effective[at] = np.nan_to_num(found[place].factors[0].df[0])
         if place in known:
-            units[(slice(None), *at)] = root[:, np.searchsorted(known, place)]
+            units[(slice(None), *at)] = root[:, known.index(place)]
     return Curve("embeddings", values, units, effective, "words")
