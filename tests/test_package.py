@@ -32,10 +32,8 @@ lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.point
 lens.editable lens.edit lens.check lens.opening
 measure measure.options measure.words measure.matrix measure.pairs measure.parts measure.folder measure.documents
 measure.ask measure.permuted measure.word_variance measure.heads measure.attention_sums measure.attention measure.pool
-measure.scores measure.sums measure.accumulators measure.doubt measure.engine measure.patterns
-measure.nulls
 measure.embeddings measure.matched measure.weights measure.text_attention
-measure.outcomes measure.effects measure.ablation measure.knockout
+measure.effects measure.interventions
 measure.same_words measure.comparison
 train train.bert train.history train.toy train.text train.stages
 series series.files series.checkpoints series.check series.onsets series.sums series.measured

@@ -71,16 +71,8 @@ def weights(name, report):
 
 def effects(name, report):
     """The numbers of an effect report."""
-    parts = (
-        "outcome",
-        "outcome_interval",
-        "effect",
-        "interval",
-        "p_value",
-        "q_value",
-        "beyond",
-        "beyond_interval",
-    )
+    parts = ["outcome", "outcome_interval", "effect", "interval", "p_value", "q_value"]
+    parts += ["layer_effect"] if "head" in report.index else ["beyond", "beyond_interval"]
     return {f"{name}.{part}": np.asarray(getattr(report, part), dtype=float) for part in parts}
 
 
@@ -183,7 +175,7 @@ def of_random_models():
         report = tp.measure_attention(model, topics, documents, n_permutations=50)
         found |= attention(f"{name}.attention", report)
         found |= embeddings(f"{name}.states", tp.measure_embeddings(model, topics, documents))
-        found |= effects(f"{name}.ablation", tp.measure_ablation(model, topics, documents, n_matched=10))
+        found |= effects(f"{name}.ablation", tp.measure_ablation(model, topics, documents))
         found |= effects(f"{name}.knockout", tp.measure_knockout(model, topics, documents, n_matched=5))
     return found
 

@@ -270,7 +270,7 @@ def test_no_number_is_looked_at_while_a_batch_is_asked_and_only_sums_come_back(m
     question = AttentionSums(known, sites, include_self=False, n_permutations=50)
     [batch] = token_batches(read_documents(documents), batch_size=16, special_ids={0, 1})
     with Transfers() as transfers:
-        ask._ask_batch(view, [question], batch)
+        ask.ask_batch(view, [question], batch)
     sums = sum(values.nbytes for name, values in question.sums.items() if name != "by_source")
     assert transfers.mixed == ()
     assert 0 < transfers.to_host <= sums + 16 * (len(sites) * 7 + 2) * 8

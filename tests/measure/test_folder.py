@@ -137,10 +137,10 @@ def test_models_side_by_side_have_a_folder_each(tmp_path):
 
 
 def test_what_is_found_of_all_documents_first_is_kept_by_whoever_comes_first(tmp_path):
-    measure, given = partial(of_means(tp.measure_ablation), heads=2), DOCUMENTS[20:]
+    measure, given = of_means(tp.measure_ablation), DOCUMENTS[20:]
     measure(tmp_path / "own", part=(2, 3))
     kept = files(tmp_path / "own")
-    assert list(kept) == ["heads.safetensors", "means.safetensors", "part-000002.safetensors"]
+    assert list(kept) == ["means.safetensors", "part-000002.safetensors"]
     report = measure(tmp_path / "own")
     assert {name: files(tmp_path / "own")[name] for name in kept} == kept
     assert report.provenance["documents"]["parts"]["there"] == 3

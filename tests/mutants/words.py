@@ -1,4 +1,4 @@
-"""Ways to break sums over pairs of words, weights of heads, matrices, and what is done to heads and edges."""
+"""Ways to break sums over pairs of words, weights of heads, and matrices."""
 
 from mutant import Mutant
 
@@ -7,18 +7,11 @@ MATCHED = "topic_probe/measure/matched.py"
 EMBEDDINGS = "topic_probe/measure/embeddings.py"
 WEIGHTS = "topic_probe/measure/weights.py"
 MATRIX = "topic_probe/measure/matrix.py"
-EFFECTS = "topic_probe/measure/effects.py"
-ABLATION = "topic_probe/measure/ablation.py"
-KNOCKOUT = "topic_probe/measure/knockout.py"
-OUTCOMES = "topic_probe/measure/outcomes.py"
 OF_WORDS = "tests/measure/test_words.py"
 OF_MATCHED = "tests/measure/test_matched.py"
 OF_EMBEDDINGS = "tests/measure/test_embeddings.py"
 OF_WEIGHTS = "tests/measure/test_weights.py"
 OF_MATRIX = "tests/measure/test_matrix.py"
-OF_EFFECTS = "tests/measure/test_effects.py"
-OF_ABLATION = "tests/measure/test_ablation.py"
-OF_KNOCKOUT = "tests/measure/test_knockout.py"
 
 # fmt: off
 MUTANTS = [
@@ -67,27 +60,4 @@ MUTANTS = [
     Mutant("squares by relation", MATCHED, "7 * bins + 6, values.square()", "7 * bins + 6, values", OF_MATCHED),
     Mutant("the distance of the next bin", MATCHED, "self.edges, right=True)", "self.edges)", OF_MATCHED),
     Mutant("a head for all in sums by source", MATCHED, "found.sum(3))", "found[..., 0])", OF_MATCHED),
-    Mutant("effects with the wrong sign", EFFECTS, "(before - after)", "(after - before)", OF_ABLATION),
-    Mutant("the sum of others instead of their mean", EFFECTS, "list(others)].mean(1, keepdims=True)",
-           "list(others)].sum(1, keepdims=True)", OF_EFFECTS),
-    Mutant("readouts that are sums where they are differences", OUTCOMES, "weights[kind] * divide(", "divide(",
-           OF_EFFECTS),
-    Mutant("the share of matched edges of one draw", EFFECTS, "n_cut * len(others[0])", "n_cut", OF_KNOCKOUT),
-    Mutant("states that are not centred", OUTCOMES, "centred = states - mean", "centred = states", OF_ABLATION),
-    Mutant("a mean state with padding", OUTCOMES, "mask.sum(1)[:, None, None]", "mask.shape[1]", OF_ABLATION),
-    Mutant("the loss of a causal model at the word itself", OUTCOMES, "(logits[:, :-1], (0, 0, 1, 0))",
-           "(logits[:, 1:], (0, 0, 0, 1))", OF_ABLATION),
-    Mutant("means of a document's own half", ABLATION, "given = 1 - half if", "given = half if", OF_ABLATION),
-    Mutant("the mean of a head of the first layer", ABLATION, "means[site][:, :, head]", "means[0][:, :, head]",
-           OF_ABLATION),
-    Mutant("a set compared with itself", ABLATION, "found.pop(each, None)", "found", OF_ABLATION),
-    Mutant("heads that attend least", ABLATION, "np.argsort(-np.nan_to_num(ratio, nan=-np.inf)",
-           "np.argsort(np.nan_to_num(ratio, nan=-np.inf)", OF_ABLATION),
-    Mutant("a word's own position among the edges", KNOCKOUT, ".fill_diagonal_(False)", "", OF_KNOCKOUT),
-    Mutant("the row of a word where the one before it predicts", KNOCKOUT, "rows = rows - 1", "rows = rows - 0",
-           OF_KNOCKOUT),
-    Mutant("stand-ins at any distance", KNOCKOUT, "np.maximum(1, _NEAR * distance)",
-           "np.maximum(99, _NEAR * distance)", OF_KNOCKOUT),
-    Mutant("edges cut for all other heads", KNOCKOUT, "torch.isin(torch.arange(n_heads)",
-           "~torch.isin(torch.arange(n_heads)", OF_KNOCKOUT),
 ]

@@ -39,11 +39,11 @@ EMBEDDINGS = Call(
 )
 WEIGHTS = Call("topic_probe.measure.weights:measure_weights", filled=("model", "topics"))
 ABLATION = Call(
-    "topic_probe.measure.ablation:measure_ablation",
+    "topic_probe.measure.interventions:measure_ablation",
     filled=_OF_DOCUMENTS,
     without={"reference": "objects of a program"},
 )
-KNOCKOUT = Call("topic_probe.measure.knockout:measure_knockout", filled=_OF_DOCUMENTS)
+KNOCKOUT = Call("topic_probe.measure.interventions:measure_knockout", filled=_OF_DOCUMENTS)
 CALLS = {
     "attention": ATTENTION, "embeddings": EMBEDDINGS, "weights": WEIGHTS, "ablation": ABLATION, "knockout": KNOCKOUT,
 }  # fmt: skip

@@ -10,9 +10,8 @@ a pass or from the files of a folder: means, intervals over sources (and words, 
 sums, so reports are added up, have other intervals and are pooled (`pool`) without a model. A module imports only from
 those before it:
 
-    options, words, pair_sums, matrix, pairs, parts, folder, documents, ask, permuted, word_variance, heads,
-    attention_sums, attention, pool, embeddings, weights, matched, text_attention, outcomes, effects, ablation,
-    knockout, same_words, comparison
+    options, words, matrix, pairs, parts, folder, documents, ask, permuted, word_variance, heads, attention_sums,
+    attention, pool, embeddings, weights, matched, text_attention, effects, interventions, same_words, comparison
 
 What else is to be known of attention is a `Question`: sums, and what every batch adds to them. What is read of a model
 otherwise, as states and effects, adds a batch at a time in the loop of `documents`. CONTRIBUTING.md shows one of each.

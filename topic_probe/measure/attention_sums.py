@@ -101,6 +101,13 @@ class AttentionSums(Question):
         if self.of_words is not None:
             self.sums |= self.of_words.sums
 
+    @property
+    def by_source(self) -> SourceSums:
+        """Sums of every source."""
+        sums = self.sums["by_source"]
+        assert isinstance(sums, SourceSums)
+        return sums
+
     def prepare(self, words: Words) -> None:
         """The pairs of different words by distance, each and its reverse as one where both are of one stack.
 

@@ -104,7 +104,19 @@ class Patterns(Group):
 
 
 @dataclass(frozen=True)
-class Intervals(Group):
+class Confidence(Group):
+    """How sure a number is said to be whose intervals need no draws and are always there."""
+
+    confidence: Annotated[float, "what share of intervals is to hold the true number"] = 0.95
+    seed: Annotated[int, "seed of everything that is drawn"] = 0
+
+    def __post_init__(self) -> None:
+        check_interval(0, self.confidence)
+        check_whole("seed", self.seed, 0)
+
+
+@dataclass(frozen=True)
+class Intervals(Confidence):
     """How sure a number is said to be."""
 
     n_resamples: Annotated[
@@ -112,12 +124,10 @@ class Intervals(Group):
         "resampled sets of words behind intervals over words; those over sources leave out each source once and need "
         "no draws; 0 leaves all intervals out",
     ] = 1000
-    confidence: Annotated[float, "what share of intervals is to hold the true number"] = 0.95
-    seed: Annotated[int, "seed of resampled words and permutations"] = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_interval(self.n_resamples, self.confidence)
-        check_whole("seed", self.seed, 0)
 
     @property
     def over_sources(self) -> float | None:
@@ -212,6 +222,6 @@ class Run(Shown):
         return self if self.folder is None else replace(self, folder=Path(self.folder) / name)
 
 
-def recorded(*groups: Reading | Statistics | Patterns | Intervals | Permutations) -> dict[str, Any]:
+def recorded(*groups: Reading | Statistics | Patterns | Confidence | Permutations) -> dict[str, Any]:
     """The options of groups for the provenance of a report, which has a place of its own for the seed."""
     return {name: value for group in groups for name, value in vars(group).items() if name != "seed"}

@@ -87,6 +87,16 @@ class Side:
         """Which words are some."""
         return self.places >= 0
 
+    def places_at(self, n: int) -> Int64[Tensor, "batch position"]:
+        """Where the word that each of n positions is in stands in the words of the topics; -1 for no word."""
+        word = torch.arange(self.index.shape[1]).expand_as(self.index)
+        if self.total is not None:
+            word = self.total.argmax(2)
+        document = torch.arange(len(self.index))[:, None].expand_as(self.index)
+        found = torch.full((len(self.index), n), -1)
+        found[document[self.real], self.index[self.real]] = self.places.gather(1, word)[self.real]
+        return found
+
 
 def _positions(chosen: Bool[Tensor, "batch position"]) -> tuple[Int64[Tensor, "batch n"], Tensor]:
     """The chosen positions of every document side by side, never without a column; and which of these are some."""
