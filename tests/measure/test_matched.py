@@ -146,7 +146,7 @@ def test_unmatched_numbers_are_those_of_the_plain_measurements():
         warnings.simplefilter("ignore")  # words in no text are left out by the matched measurement only
         topics = FORMS.restrict(counts.words[counts.document_frequency > 0].tolist())
     plain = tp.measure_embeddings(opened(), topics, n_resamples=0)
-    attention = tp.measure_attention(opened(), topics, texts, **NOTHING_ELSE).overall
+    attention = tp.measure_attention(opened(), topics, texts, n_permutations=0).overall
     pairs = (report.cosine, plain.cosine, 2), (report.dot, plain.dot, 2), (report.attention, attention, 1)
     for matched, own, n in pairs:
         assert matched.ratio[0] == pytest.approx(own.ratio, rel=1e-5)

@@ -1,5 +1,6 @@
 """What other topics of the same words would give: permuted words, what their pairs add up to, p-values, their floor."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
