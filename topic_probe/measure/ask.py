@@ -1,8 +1,8 @@
 """Documents through a model, for everything that is asked of it.
 
-`ask` reads the attention of words for questions: each keeps sums, and adds to them what every batch brings. What it adds
-is pending until the whole batch is through. So a batch that does not fit into memory can be halved, and of one with NaN
-in a document the others can be asked again.
+`ask` reads the attention of words for questions: each keeps sums, and adds to them what every batch brings. What it
+adds is pending until the whole batch is through. So a batch that does not fit into memory can be halved, and of one
+with NaN in a document the others can be asked again.
 """
 
 from collections import Counter
@@ -111,7 +111,7 @@ def ask(
     left_out: list[Counter[str]] = [Counter() for _ in questions]
 
     def add(batch: TokenBatch) -> Counter[str]:
-        found = _ask_batch(view, questions, batch)
+        found = ask_batch(view, questions, batch)
         for total, own in zip(left_out, found, strict=True):
             total.update(own)
         return found[0]
@@ -138,18 +138,20 @@ def ask(
 
 
 @torch.no_grad()
-def _ask_batch(view: capture.View, questions: Sequence[Question], batch: TokenBatch) -> list[Counter[str]]:
+def ask_batch(view: capture.View, questions: Sequence[Question], batch: TokenBatch) -> list[Counter[str]]:
     """Adds to all sums what a batch says; what was left out, for every question."""
     labelled = [_labelled(question.topics, batch.ids.where(batch.mask, -1)) for question in questions]
     sides = [_sides(view, question, batch) for question in questions]
     every = [_words(view, *own, batch) for own in zip(questions, sides, strict=True)]
     _read(view, questions, every, batch)
-    whole = torch.stack([_finite(question, words) for question, words in zip(questions, every, strict=True)]).all(0)
+    whole = torch.stack(
+        [_finite(question, words) for question, words in zip(questions, every, strict=True)]
+    ).all(0)
     if not whole.all():
         # Nothing has been added yet: once more without these documents.
         found = [Counter[str]() for _ in questions]
         if whole.any():
-            found = _ask_batch(view, questions, batch.rows(whole.nonzero()[:, 0]))
+            found = ask_batch(view, questions, batch.rows(whole.nonzero()[:, 0]))
         for left_out, own in zip(found, labelled, strict=True):
             left_out.update({BROKEN: int((own & ~whole).sum()), NO_WORD: int((~own & ~whole).sum())})
         return found

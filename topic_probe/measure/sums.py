@@ -40,6 +40,3 @@ class ByTopics(Progress):
         left_out = Counter(self.by_topics[number])
         measured = left_out.pop(MEASURED, 0)
         return replace(self, left_out=left_out, measured=measured, by_topics=[])
-
-
-

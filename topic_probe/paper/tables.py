@@ -26,8 +26,8 @@ from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import random_init
 from topic_probe.measure.attention import measure_attention, permuted_sums
-from topic_probe.measure.heads import layers_of
 from topic_probe.measure.embeddings import measure_embeddings
+from topic_probe.measure.heads import layers_of
 from topic_probe.measure.matched import measure_matched
 from topic_probe.measure.matching import attention_by_class
 from topic_probe.paper.claims import Bound, Claim
