@@ -13,7 +13,7 @@ MUTANTS = [
         "attention to words of several pieces is compared with the keys of words, not with all that a row may see",
         "topic_probe/measure/pairs.py",
         "uniform = self.between((visible.to(rows.dtype) / n_visible.clamp(min=1))[:, None])",
-        "uniform = self.between(visible.to(rows.dtype)[:, None] / self.between(visible.float()[:, None]).sum(3)[..., None])",
+        "uniform = self.between(visible.to(rows.dtype)[:, None] / len(visible[0, 0]))",
         _ASK,
     ),
     Mutant(

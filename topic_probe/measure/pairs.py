@@ -213,7 +213,7 @@ class Words:
     def relative(
         self, rows: Float[Tensor, "batch head token position"], visible: Bool[Tensor, "batch token position"]
     ) -> Float[Tensor, "batch head query key"]:
-        """Attention from words to words, where uniform attention over the visible keys is 1; 0 where there is no pair."""
+        """Attention from words to words; 1 is uniform attention over the visible keys, 0 where there is no pair."""
         n_visible = visible.sum(2, keepdim=True)
         if self.query.average is None and self.key.total is None:
             return self.between(rows) * n_visible[:, None]
