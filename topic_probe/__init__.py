@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from topic_probe.lens.edit import edit_heads as edit_heads
     from topic_probe.lens.opening import open_model as open_model
     from topic_probe.lens.opening import random_init as random_init
+    from topic_probe.measure.ask import Question as Question
     from topic_probe.measure.attention import AttentionReport as AttentionReport
     from topic_probe.measure.attention import measure_attention as measure_attention
-    from topic_probe.measure.ask import Question as Question
-    from topic_probe.measure.pool import pool as pool
     from topic_probe.measure.comparison import ComparisonReport as ComparisonReport
     from topic_probe.measure.comparison import compare as compare
     from topic_probe.measure.comparison import compare_reports as compare_reports
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from topic_probe.measure.matched import MatchedReport as MatchedReport
     from topic_probe.measure.matched import measure_matched as measure_matched
     from topic_probe.measure.matrix import MatrixReport as MatrixReport
+    from topic_probe.measure.pool import pool as pool
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
     from topic_probe.paper import reproduce as reproduce

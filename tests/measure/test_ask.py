@@ -88,7 +88,9 @@ def test_all_sums_of_a_batch_are_those_of_a_double_loop(kind, few, monkeypatch):
     documents, words = zip(*(some_document(generator, length) for length in (24, 17, 9, 2)), strict=True)
     [batch] = token_batches(documents, special_ids={0})
     width, lengths = batch.ids.shape[1], batch.mask.sum(1).tolist()
-    question = AttentionSums(known, torch.zeros(n_heads, dtype=torch.int64), level="word", n_permutations=N_PERMUTATIONS)
+    question = AttentionSums(
+        known, torch.zeros(n_heads, dtype=torch.int64), level="word", n_permutations=N_PERMUTATIONS
+    )
     key = Side(batch, known, "word")
     query = Side(one_later(batch), known, "word") if kind == "cross" else key
     own = Words(query, key, known, batch, question.sums)
@@ -96,8 +98,12 @@ def test_all_sums_of_a_batch_are_those_of_a_double_loop(kind, few, monkeypatch):
     own.to(torch.device("cpu"), query.index)
     offset = np.arange(width) - np.arange(width)[:, None]
     masks = {"causal": offset <= 0, "banded": abs(offset) <= 3}
-    seen = np.stack([np.tile(np.arange(width) < length, (width, 1)) & masks.get(kind, True) for length in lengths])
-    weights = np.exp(np.where(seen[:, None], generator.normal(size=(len(batch), n_heads, width, width)), -np.inf))
+    seen = np.stack(
+        [np.tile(np.arange(width) < length, (width, 1)) & masks.get(kind, True) for length in lengths]
+    )
+    weights = np.exp(
+        np.where(seen[:, None], generator.normal(size=(len(batch), n_heads, width, width)), -np.inf)
+    )
     pattern = weights / weights.sum(-1, keepdims=True).clip(1e-9)
     at = query.index[:, None, :, None].expand(-1, n_heads, -1, width)
     visible = torch.from_numpy(seen).gather(1, at[:, 0])
@@ -109,7 +115,10 @@ def test_all_sums_of_a_batch_are_those_of_a_double_loop(kind, few, monkeypatch):
     binned, n_binned, squares, without = (np.zeros(size) for size in (shape, shape, shape[:2], (n_heads, 3)))
     shared, by_bin, n_by_bin = (np.zeros((n, N_PERMUTATIONS)) for n in (n_heads, n_bins, n_bins))
     [groups] = question.permuted.blocks()
-    entry = {**{(word,): n for n, word in enumerate(range(1, 10))}, **dict(zip(SPLIT.values(), (9, 10), strict=True))}
+    entry = {
+        **{(word,): n for n, word in enumerate(range(1, 10))},
+        **dict(zip(SPLIT.values(), (9, 10), strict=True)),
+    }
     incidence, mass, n_rows = known.incidence.table.toarray(), np.zeros(n_heads), 0
     for row, asked in enumerate(words):
         asking = later(asked, lengths[row]) if kind == "cross" else asked
@@ -199,7 +208,8 @@ def test_a_batch_that_does_not_fit_is_added_in_halves_and_once():
     whole, halves = Tokens(known, 100), Tokens(known, 3)
     options = {"n_permutations": 5, "batch_size": 8}
     reports = [
-        tp.measure_attention(model, known, documents, questions=[question], **options) for question in (whole, halves)
+        tp.measure_attention(model, known, documents, questions=[question], **options)
+        for question in (whole, halves)
     ]
     assert whole.sums["tokens"] == halves.sums["tokens"] > 0
     np.testing.assert_allclose(reports[1].heads.ratio, reports[0].heads.ratio, rtol=1e-9)

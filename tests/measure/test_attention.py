@@ -451,7 +451,9 @@ def test_interrupting_keeps_what_was_measured_and_heads_are_listed_by_evidence()
     assert len(report.towards) == towards.sum()
     low, high = report.heads.effect_size_interval.T
     bound = np.maximum(np.maximum(low, -high), 0)
-    assert report.heads.top(2).effect_size.tolist() == report.heads.effect_size[np.argsort(-bound)][:2].tolist()
+    assert (
+        report.heads.top(2).effect_size.tolist() == report.heads.effect_size[np.argsort(-bound)][:2].tolist()
+    )
 
 
 def test_a_report_says_first_how_much_its_topics_cover():

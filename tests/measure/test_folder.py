@@ -1,6 +1,6 @@
 """A folder of parts: any number of workers gives the bytes of one, whatever was killed; others are refused."""
 
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import pytest

@@ -98,7 +98,12 @@ def test_what_several_topics_cannot_be_asked_is_refused(unchecked):
     for topics, options, error, said in (
         ([], {}, ValueError, "needed topics, or a list of at least one, got an empty list"),
         (["war"], {}, TypeError, "a list of topics needs Topics, got 'war'"),
-        (TOPICS, {"questions": [np.zeros(2)]}, TypeError, "questions are objects of a class derived from Question"),
+        (
+            TOPICS,
+            {"questions": [np.zeros(2)]},
+            TypeError,
+            "questions are objects of a class derived from Question",
+        ),
     ):
         with pytest.raises(error, match=said):
             tp.measure_attention(opened(), topics, documents(), **options)

@@ -1,4 +1,4 @@
-"""What words of topics do to a number: their sums against loops, what was planted, limits where nothing is to be found."""
+"""What words do to a number: their sums against loops, what was planted, limits where nothing is to be found."""
 
 from functools import cache
 from itertools import product

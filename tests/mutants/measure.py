@@ -12,8 +12,8 @@ MUTANTS = [
     Mutant(
         "attention to words of several pieces is compared with the keys of words, not with all that a row may see",
         "topic_probe/measure/pairs.py",
-        "uniform = self.between(visible.to(rows.dtype) / n_visible.clamp(min=1))",
-        "uniform = self.between(visible.to(rows.dtype) / self.between(visible.float()).sum(2, keepdim=True))",
+        "uniform = self.between((visible.to(rows.dtype) / n_visible.clamp(min=1))[:, None])",
+        "uniform = self.between(visible.to(rows.dtype)[:, None] / len(visible[0, 0]))",
         _ASK,
     ),
     Mutant(
@@ -26,7 +26,7 @@ MUTANTS = [
     Mutant(
         "pairs that a mask forbids count",
         "topic_probe/measure/pairs.py",
-        "return self.relations * (self.between(visible.float()) > 0)",
+        "return self.relations * (self.between(visible.float()[:, None])[:, 0] > 0)",
         "return self.relations",
         _ASK,
     ),

@@ -1,8 +1,8 @@
 """Documents through a model, for everything that is asked of it.
 
-`ask` reads the attention of words for questions: each keeps sums, and adds to them what every batch brings. What it adds
-is pending until the whole batch is through. So a batch that does not fit into memory can be halved, and of one with NaN
-in a document the others can be asked again.
+`ask` reads the attention of words for questions: each keeps sums, and adds to them what every batch brings. What it
+adds is pending until the whole batch is through. So a batch that does not fit into memory can be halved, and of one
+with NaN in a document the others can be asked again.
 """
 
 from collections import Counter
@@ -144,7 +144,9 @@ def ask_batch(view: capture.View, questions: Sequence[Question], batch: TokenBat
     sides = [_sides(view, question, batch) for question in questions]
     every = [_words(view, *own, batch) for own in zip(questions, sides, strict=True)]
     _read(view, questions, every, batch)
-    whole = torch.stack([_finite(question, words) for question, words in zip(questions, every, strict=True)]).all(0)
+    whole = torch.stack(
+        [_finite(question, words) for question, words in zip(questions, every, strict=True)]
+    ).all(0)
     if not whole.all():
         # Nothing has been added yet: once more without these documents.
         found = [Counter[str]() for _ in questions]

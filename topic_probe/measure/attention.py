@@ -42,8 +42,8 @@ class AttentionReport(Report, kind="attention"):
     Attention is relative to uniform attention: 1 is what a row gives to every key it may see if it makes no difference.
     Numbers for several heads pool their pairs (each head counts all its pairs); ``n_…`` then counts pair scores.
 
-    A report keeps its sums, a row for every source among them. So ``one + other`` is the report of both their documents,
-    and `at` has intervals of another confidence; neither needs the model.
+    A report keeps its sums, a row for every source among them. So ``one + other`` is the report of the documents of
+    both, and `at` has intervals of another confidence; neither needs the model.
 
     Attributes:
         overall: all heads of all stacks pooled.
@@ -188,8 +188,8 @@ class AttentionReport(Report, kind="attention"):
         if self.fits is not None:
             ratios = np.asarray(self.fits.ratio)
             return (
-                f"intervals of overall, stacks and layers are about {sources} and {len(ratios)} fits of topics, whose ratios "
-                f"are {ratios.min():.4g} to {ratios.max():.4g}; p-values are twice the mean of theirs"
+                f"intervals of overall, stacks and layers are about {sources} and {len(ratios)} fits of topics, "
+                f"whose ratios are {ratios.min():.4g} to {ratios.max():.4g}; p-values are twice the mean of theirs"
             )
         if "words" in self.provenance["options"]["resample"]:
             return (
@@ -219,12 +219,16 @@ class AttentionReport(Report, kind="attention"):
         at_floor = f"\n({floor})" if floor else ""
         if np.isnan(self.heads.interval_of("effect_size")).all():
             some = self.heads.top(_SHOWN)
-            return {f"{len(some)} of {n} heads, by effect size, as there are no intervals{at_floor}": some.to_dataframe()}
+            return {
+                f"{len(some)} of {n} heads, by effect size, as there are no intervals{at_floor}": some.to_dataframe()
+            }
         found = {}
         for name, heads in (("towards", self.towards), ("away from", self.away)):
             q = 0 if heads.q_value is None else int((heads.q_value < CALLED).sum())
             by_q = "" if heads.q_value is None else f", {q} of them with q < {CALLED}"
-            heading = f"{name} words of their topic: {len(heads)} of {n} heads by their interval{by_q}{at_floor}"
+            heading = (
+                f"{name} words of their topic: {len(heads)} of {n} heads by their interval{by_q}{at_floor}"
+            )
             found[heading] = heads[:_SHOWN].to_dataframe()
         return {heading: table for heading, table in found.items() if len(table)} or {
             f"no head of {n} is told from no difference; the first by effect size{at_floor}": (
@@ -398,9 +402,7 @@ def attention_of(
     return [AttentionReport.of_sums(one.sums, *of) for one, *of in zip(own, known, parts, strict=False)]
 
 
-def contrasts_of(
-    sums: Mapping[str, Any], parts: Mapping[str, Any], variance: Any = None
-) -> dict[str, Any]:
+def contrasts_of(sums: Mapping[str, Any], parts: Mapping[str, Any], variance: Any = None) -> dict[str, Any]:
     """What the sums say, by the names of a report; ``variance`` is what there is of it besides that of sources."""
     index = parts["index"]
     layers, stacks = layers_of(index), list(dict.fromkeys(index["stack"]))
@@ -446,7 +448,9 @@ def _pooled(
     elif variance is not None:
         contrast = variance.explained(contrast)
     total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in rows[:2])
-    return with_p_values(replace(contrast, index=index or None), (total, n), permuted_sums(sums, layers, starts))
+    return with_p_values(
+        replace(contrast, index=index or None), (total, n), permuted_sums(sums, layers, starts)
+    )
 
 
 def permuted_sums(

@@ -37,7 +37,9 @@ class Seen:
         values: their scores: attention relative to uniform attention.
     """
 
-    def __init__(self, words: Words, visible: Bool[Tensor, "batch token position"], dtype: torch.dtype) -> None:
+    def __init__(
+        self, words: Words, visible: Bool[Tensor, "batch token position"], dtype: torch.dtype
+    ) -> None:
         self.relations, n_bins = words.pairs(visible), words.n_bins
         nowhere = 3 * n_bins
         code = (self.relations.long() - 1) * n_bins + words.bins
@@ -192,7 +194,9 @@ class AttentionSums(Question):
         tables = [values.transpose(0, 1).flatten(1).float(), (seen.relations > 0).flatten()[None].float()]
         scores = PairScores(torch.cat([_of_pairs(part, words) for part in tables]), words.prepared["sizes"])
         bins, sites = slice(words.n_bins), self.site_of.to(heads.device)[heads].unique()
-        for permutations, shared in self.permuted.shared(words.prepared["of_query"], words.prepared["of_key"]):
+        for permutations, shared in self.permuted.shared(
+            words.prepared["of_query"], words.prepared["of_key"]
+        ):
             by_head, by_bin = (wide(part) for part in scores.sums(shared))
             words.add("null", (heads, permutations), by_head[:-1])
             words.add("n_null", (sites, permutations), by_head[-1])

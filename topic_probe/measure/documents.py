@@ -129,7 +129,10 @@ def _add_all(
 
 
 def _add_halves(
-    add: Callable[[TokenBatch], Counter[str]], batch: TokenBatch, sharing: Any, fits: Callable[[TokenBatch], int]
+    add: Callable[[TokenBatch], Counter[str]],
+    batch: TokenBatch,
+    sharing: Any,
+    fits: Callable[[TokenBatch], int],
 ) -> Counter[str]:
     """Adds a batch, in halves where memory or the model want it so; what was left out."""
     lengths = batch.mask.sum(1)

@@ -199,7 +199,12 @@ class Folder:
         return self.places.get(number)
 
     def add(
-        self, number: int, place: Place, sums: Mapping[str, Sum], progress: Progress, report: Mapping[str, Any]
+        self,
+        number: int,
+        place: Place,
+        sums: Mapping[str, Sum],
+        progress: Progress,
+        report: Mapping[str, Any],
     ) -> None:
         """Saves a part; ``report`` has the "kind" of the report and the "parts" that make one of sums."""
         arrays, about = to_arrays(sums)
@@ -264,7 +269,9 @@ def _write(file: Path, content: Mapping[str, Any], arrays: Mapping[str, np.ndarr
     try:
         # In one entry, because their order would be another one each time.
         write_file(file, save(packed, {_ENTRY: f"{_sha256(text, packed)} {text}"}))
-    except FileNotFoundError:  # another process has measured the same part, and removed drafts when all was there
+    except (
+        FileNotFoundError
+    ):  # another process has measured the same part, and removed drafts when all was there
         if not file.exists():
             raise
 

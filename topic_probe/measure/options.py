@@ -70,8 +70,8 @@ class Statistics(Group):
     seed: Annotated[int, "seed of permutations"] = 0
     resample: Annotated[
         Collection[Unit],
-        'what intervals are about: other "sources" (articles), or other "sources" and "words" of the same topics; those '
-        "of single heads are about sources alone",
+        'what intervals are about: other "sources" (articles), or other "sources" and "words" of the same topics; '
+        "those of single heads are about sources alone",
     ] = ("sources",)
 
     def __post_init__(self) -> None:

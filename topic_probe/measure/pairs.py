@@ -199,30 +199,30 @@ class Words:
         """What of a kind was made by `once`."""
         return [found for found in self._seen.values() if isinstance(found, kind)]
 
-    def between(self, rows: Float[Tensor, "batch *head token position"]) -> Float[Tensor, "batch *head query key"]:
+    def between(
+        self, rows: Float[Tensor, "batch head token position"]
+    ) -> Float[Tensor, "batch head query key"]:
         """What of rows goes from words to words: the sum over the tokens of a key, the mean over those of a query."""
-        heads = (None,) * (rows.ndim - 3)
-        index = self.key.index[:, *heads, None].expand(*rows.shape[:-1], -1)
-        found = rows.gather(-1, index)
+        found = rows.gather(3, self.key.index[:, None, None].expand(*rows.shape[:3], -1))
         if self.key.total is not None:
-            found = found @ self.key.total[:, *heads].to(found.dtype)
+            found = found @ self.key.total[:, None].to(found.dtype)
         if self.query.average is not None:
-            found = self.query.average[:, *heads].to(found.dtype) @ found
+            found = self.query.average[:, None].to(found.dtype) @ found
         return found
 
     def relative(
         self, rows: Float[Tensor, "batch head token position"], visible: Bool[Tensor, "batch token position"]
     ) -> Float[Tensor, "batch head query key"]:
-        """Attention from words to words in units of uniform attention over the visible keys; 0 where there is no pair."""
+        """Attention from words to words; 1 is uniform attention over the visible keys, 0 where there is no pair."""
         n_visible = visible.sum(2, keepdim=True)
         if self.query.average is None and self.key.total is None:
             return self.between(rows) * n_visible[:, None]
-        uniform = self.between(visible.to(rows.dtype) / n_visible.clamp(min=1))
-        return self.between(rows) / torch.where(uniform > 0, uniform, 1)[:, None]
+        uniform = self.between((visible.to(rows.dtype) / n_visible.clamp(min=1))[:, None])
+        return self.between(rows) / torch.where(uniform > 0, uniform, 1)
 
     def pairs(self, visible: Bool[Tensor, "batch token position"]) -> Int8[Tensor, "batch query key"]:
         """The relation of every pair, none for pairs that a mask forbids."""
-        return self.relations * (self.between(visible.float()) > 0)
+        return self.relations * (self.between(visible.float()[:, None])[:, 0] > 0)
 
     def add(self, name: str, at: Any, values: Tensor) -> None:
         """Adds values to the sums of this name, at an index, once the whole batch is through.

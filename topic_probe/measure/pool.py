@@ -39,7 +39,9 @@ def pool(reports: Sequence[AttentionReport]) -> AttentionReport:
         3
     """
     if len(reports) < 2:
-        raise ValueError("needed reports of several fits, such as those of six seeds of LDA, got fewer than two")
+        raise ValueError(
+            "needed reports of several fits, such as those of six seeds of LDA, got fewer than two"
+        )
     every, parts = [report.sums for report in reports], (reports[0].kept or {})["parts"]
     for report in reports[1:]:
         for name in ("model", "documents", "corpus"):

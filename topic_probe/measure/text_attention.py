@@ -15,8 +15,8 @@ from topic_probe.contrast import NO_RELATION, Contrast, Ranking, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import SIDES
-from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.ask import ask_batch
+from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.attention_sums import AttentionSums
 from topic_probe.measure.folder import MEASURED
 from topic_probe.measure.heads import Heads, layer_and_head

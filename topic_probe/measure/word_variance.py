@@ -13,8 +13,8 @@ of word i. Two things are to be seen to:
   Σ_i D_i D'_i has the mean Σ_i Σ_j ψ_ij ψ'_ij, which holds every pair twice.
 
 The derivatives of the number are known only in the end, so sums and counts are added up: for every word, layer and
-group of sources, 80 bytes. Heads of a layer are pooled, so nothing is known of single heads. Variances of sources and of
-words add up, Var θ = E Var(θ | words) + Var E(θ | words), with the degrees of freedom of the sum (Satterthwaite).
+group of sources, 80 bytes. Heads of a layer are pooled, so nothing is known of single heads. Variances of sources and
+of words add up, Var θ = E Var(θ | words) + Var E(θ | words), with the degrees of freedom of the sum (Satterthwaite).
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,9 @@ class WordSums:
         self.sign = torch.from_numpy(np.random.default_rng(0).choice([-1.0, 1.0], words.n_forms))
         self.sums = {"of_words": np.zeros((n_layers, 2, N_GROUPS, words.n_forms, 5))}
 
-    def add(self, layer: int, values: Float[Tensor, "batch head query key"], relations: Tensor, words: Words) -> None:
+    def add(
+        self, layer: int, values: Float[Tensor, "batch head query key"], relations: Tensor, words: Words
+    ) -> None:
         """Adds the pairs of all heads of a layer to both of their words."""
         kinds = torch.stack([relations == kind for kind in (SAME_TOPIC, DIFFERENT_TOPIC)], 3).double()
         scores = values.double()
@@ -86,7 +88,9 @@ def _large_strata(strata: Int64[np.ndarray, " word"]) -> Int64[np.ndarray, " wor
 class WordVariance:
     """The variance of numbers of groups of layers that is due to words."""
 
-    def __init__(self, sums: Mapping[str, Any], strata: Int64[np.ndarray, " word"], layer_of: np.ndarray) -> None:
+    def __init__(
+        self, sums: Mapping[str, Any], strata: Int64[np.ndarray, " word"], layer_of: np.ndarray
+    ) -> None:
         """From the sums of a report, the strata of its words, and the layer of every head."""
         of_words = sums["of_words"]
         self._pairs = of_words[:, 0, :, :, 3:].sum((0, 1, 3))  # in how many every word is
@@ -103,7 +107,9 @@ class WordVariance:
         """A contrast that says so where words are too few."""
         if self.n_words >= MIN_UNITS:
             return contrast
-        return replace(contrast, note=f"no interval: {self.n_words} words in pairs, at least {MIN_UNITS} are needed")
+        return replace(
+            contrast, note=f"no interval: {self.n_words} words in pairs, at least {MIN_UNITS} are needed"
+        )
 
     def beside(self, kind: str, starts: Int64[np.ndarray, " group"]) -> Beside:
         """The variance of a number beside that of sources, of groups of heads that begin there: of whole layers."""
@@ -168,7 +174,9 @@ def _moments(columns: Float64[np.ndarray, "*shape 5"]) -> tuple[np.ndarray, np.n
     """Sums of same-topic and of different-topic scores, of both, and of their squares, and of how many each."""
     same, different, squares, n_same, n_different = np.moveaxis(columns, -1, 0)
     n = n_same + n_different
-    return np.stack([same, different, same + different, squares], -1), np.stack([n_same, n_different, n, n], -1)
+    return np.stack([same, different, same + different, squares], -1), np.stack(
+        [n_same, n_different, n, n], -1
+    )
 
 
 def _variance(
