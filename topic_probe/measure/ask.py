@@ -156,8 +156,8 @@ def ask_batch(view: capture.View, questions: Sequence[Question], batch: TokenBat
             left_out.update({BROKEN: int((own & ~whole).sum()), NO_WORD: int((~own & ~whole).sum())})
         return found
     for question, words, measured in zip(questions, every, labelled, strict=True):
-        for own in words.values():
-            _commit(question, own, measured)
+        for of_stack in words.values():
+            _commit(question, of_stack, measured)
     counted = zip(sides, labelled, strict=True)
     return [
         Counter(
@@ -183,7 +183,7 @@ def _sides(view: capture.View, question: Question, batch: TokenBatch) -> dict[st
 
 def _heads(view: capture.View) -> list[Int64[Tensor, " head"]]:
     """The heads of every site, numbered through all of them."""
-    return list(torch.arange(sum(view.n_heads)).split(list(view.n_heads)))
+    return list(torch.split(torch.arange(sum(view.n_heads)), list(view.n_heads)))
 
 
 def _words(

@@ -381,15 +381,15 @@ def attention_of(
         for each in topics
     ]  # fmt: skip
     for each in own:
-        each.facts |= facts or {}
+        each.facts = {**each.facts, **(facts or {})}
     options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
     options |= recorded(reading, statistics)
     read = {"read": "rows beside the fused kernel" if view.reads_rows() else "whole patterns at hook points"}
-    parts = [
+    about: dict[str, Any] = {"model": view.facts.description, "options": options, "seed": statistics.seed}
+    parts: list[dict[str, Any]] = [
         {
             "index": heads.index(range(len(heads))),
-            "provenance": read
-            | provenance(each.topics, model=view.facts.description, options=options, seed=statistics.seed),
+            "provenance": {**read, **provenance(each.topics, **about)},
             **({} if each.of_words is None else {"strata": each.of_words.strata}),
         }
         for each in own
@@ -397,9 +397,11 @@ def attention_of(
     of_report = {"kind": AttentionReport.kind, "parts": parts[0]}
     known = ask(view, [*own, *questions], documents, reading=reading, run=run, report=of_report)
     for question, progress in zip(own, known, strict=False):
-        if progress.whole and not np.any(question.sums["n_rows"]):
+        n_rows: Any = question.sums["n_rows"]
+        if progress.whole and not n_rows.any():
             warn(why_nothing(progress), stacklevel=4)
-    return [AttentionReport.of_sums(one.sums, *of) for one, *of in zip(own, known, parts, strict=False)]
+    every = zip(own, known, parts, strict=False)
+    return [AttentionReport.of_sums(one.sums, progress, part) for one, progress, part in every]
 
 
 def contrasts_of(sums: Mapping[str, Any], parts: Mapping[str, Any], variance: Any = None) -> dict[str, Any]:
@@ -441,7 +443,7 @@ def _pooled(
     rows = [np.add.reduceat(part, starts, axis=1) for part in columns(sums["by_source"].rows()[1])]
     beside = None if variance is None else functools.partial(variance.beside, starts=starts)
     contrast = contrast_of_sources(*rows, confidence=confidence, beside=beside)
-    both = int((rows[1][:, :, 1:] > 0).all(2).any(1).sum())
+    both = int(np.sum(np.any(np.all(rows[1][:, :, 1:] > 0, axis=2), axis=1)))
     if both < MIN_UNITS:
         note = f"no interval: {both} of {len(rows[1])} texts have pairs of both kinds; {MIN_UNITS} are needed"
         contrast = replace(contrast, note=note)

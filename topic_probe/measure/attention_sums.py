@@ -46,9 +46,9 @@ class Seen:
         code = code.masked_fill(self.relations == 0, nowhere).flatten(1)
         table = torch.zeros(*code.shape, nowhere + 1, dtype=dtype, device=code.device)
         self.place = table.scatter_(2, code[..., None], 1)[..., :-1]
-        self.n = self.place.sum(1).unflatten(1, (3, n_bins))
-        self.by_relation = self.place.unflatten(2, (3, n_bins)).sum(3)
-        self.of_query = self.by_relation.unflatten(1, self.relations.shape[1:]).sum(2)
+        self.n = self.place.sum(1).reshape(-1, 3, n_bins)
+        self.by_relation = self.place.reshape(*code.shape, 3, n_bins).sum(3)
+        self.of_query = self.by_relation.reshape(*self.relations.shape, 3).sum(2)
         self.heads: list[Tensor] = []
         self.values: list[Tensor] = []
 
@@ -152,7 +152,7 @@ class AttentionSums(Question):
         others = ~words.key.sinks
         # Never 1 less the other: small numbers would lose their digits.
         kinds = torch.stack([others, ~others], 2).to(rows.dtype)
-        rest, mass = (rows.flatten(1, 2) @ kinds).unflatten(1, rows.shape[1:3]).unbind(3)
+        rest, mass = (rows.flatten(1, 2) @ kinds).reshape(*rows.shape[:3], 2).unbind(3)
         left, n_others = rest > _NOTHING, (visible & others[:, None]).sum(2)[:, None]
         factor = torch.where(left, 1 / rest.clamp(min=_NOTHING), 0)
         if words.query.average is None and words.key.total is None:
@@ -171,7 +171,7 @@ class AttentionSums(Question):
         """Adds up the scores of the heads that see the same keys."""
         for seen in words.made(Seen):
             heads, values, n_bins = torch.cat(seen.heads), torch.cat(seen.values, 1), words.n_bins
-            binned = (values.flatten(2) @ seen.place).unflatten(2, (3, n_bins))
+            binned = (values.flatten(2) @ seen.place).reshape(*values.shape[:2], 3, n_bins)
             squares, binned, n = _squares(values, binned, seen), wide(binned), wide(seen.n)
             of_all = n[:, None].expand(-1, len(heads), -1, -1)
             of_documents = torch.cat([binned.sum(3), of_all.sum(3), squares.sum(2, keepdim=True)], 2)
@@ -193,7 +193,7 @@ class AttentionSums(Question):
         # Float32 is precise enough for a null. The last row counts pairs.
         tables = [values.transpose(0, 1).flatten(1).float(), (seen.relations > 0).flatten()[None].float()]
         scores = PairScores(torch.cat([_of_pairs(part, words) for part in tables]), words.prepared["sizes"])
-        bins, sites = slice(words.n_bins), self.site_of.to(heads.device)[heads].unique()
+        bins, sites = slice(words.n_bins), torch.unique(self.site_of[heads])
         for permutations, shared in self.permuted.shared(
             words.prepared["of_query"], words.prepared["of_key"]
         ):
@@ -223,5 +223,6 @@ def _squares(
 
 def _of_pairs(table: Float[Tensor, "head every"], words: Words) -> Float[Tensor, "head pair"]:
     """The sum of a pair and its reverse."""
-    there, back = table.index_select(1, words.prepared["there"]), words.prepared["back"]
+    there: Tensor = table.index_select(1, words.prepared["there"])
+    back: Tensor | None = words.prepared["back"]
     return there if back is None else there.add_(table.index_select(1, back))

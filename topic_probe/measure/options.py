@@ -19,6 +19,7 @@ Long = Literal["cut", "chunk"]
 FirstPosition = Literal["sink", "word"]
 Resampled = Literal["sources", "words", "fits"]
 Unit = Literal["sources", "words"]
+_SOURCES: tuple[Unit, ...] = ("sources",)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Statistics(Group):
         Collection[Unit],
         'what intervals are about: other "sources" (articles), or other "sources" and "words" of the same topics; '
         "those of single heads are about sources alone",
-    ] = ("sources",)
+    ] = _SOURCES
 
     def __post_init__(self) -> None:
         check_interval(0, self.confidence)

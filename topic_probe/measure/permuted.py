@@ -89,7 +89,7 @@ class PermutedWords:
         sharing, device, start = self._topics.incidence.pairwise(one.device), one.device, 0
         step = max(1, (_IN_CACHE if device.type == "cpu" else _ON_DEVICE) // len(one))
         for block in self.blocks():
-            for groups in block.to(device).split(step, 1):
+            for groups in torch.split(block.to(device), step, 1):
                 found = sharing(groups.index_select(0, one), groups.index_select(0, other))
                 yield slice(start, start + groups.shape[1]), found
                 start += groups.shape[1]
@@ -105,7 +105,7 @@ class PairScores:
 
     def __init__(self, table: Float[Tensor, "row pair"], sizes: Sequence[int]) -> None:
         self.table, self.sizes = table, sizes
-        self._by_bin = table.split(list(sizes), 1)
+        self._by_bin = torch.split(table, list(sizes), 1)
 
     def sums(
         self, shared: Bool[Tensor, "pair permutation"]
@@ -115,7 +115,7 @@ class PairScores:
             n = np.count_nonzero(shared.numpy(), axis=1)
             if n.sum() < _FEW * shared.numel():
                 return self._sums_of_few(shared, n)
-        parts = zip(self._by_bin, shared.float().split(list(self.sizes)), strict=True)
+        parts = zip(self._by_bin, torch.split(shared.float(), list(self.sizes)), strict=True)
         found = torch.stack([of_bin @ share for of_bin, share in parts], 1)
         return found.sum(1), torch.stack([found[-1], found[:-1].sum(0)])
 
@@ -129,7 +129,7 @@ class PairScores:
         ends = np.concatenate([[0], n.cumsum()])
         sparse = csr_array((np.ones(len(columns), np.float32), columns, ends), shape=tuple(shared.shape))
         found = torch.from_numpy(sparse.T @ self._columns).T
-        return found[: len(self.table)], found[len(self.table) :].unflatten(0, (2, len(self.sizes)))
+        return found[: len(self.table)], found[len(self.table) :].reshape(2, len(self.sizes), -1)
 
     @cached_property
     def _columns(self) -> Float32[np.ndarray, "pair column"]:

@@ -68,7 +68,7 @@ class WordSums:
             sign = self.sign.to(values.device)[other].unsqueeze(3 - axis)[..., None]
             ends = torch.stack([pairs.sum(axis), (pairs * sign).sum(axis)])
             found.index_add_(1, (group * len(self.sign) + own).flatten(), ends.flatten(1, 2))
-        words.add("of_words", layer, found.unflatten(1, (N_GROUPS, -1)))
+        words.add("of_words", layer, found.reshape(2, N_GROUPS, -1, 5))
 
 
 def groups_of(sources: Int64[np.ndarray, " source"]) -> Int64[np.ndarray, " source"]:
@@ -162,9 +162,7 @@ def _gradient(totals: Float64[np.ndarray, "cell 5"], kind: str) -> Float64[np.nd
     return np.stack(columns, -1)
 
 
-def _moved(
-    gradient: Float64[np.ndarray, "cell *shape 4"], part: np.ndarray, whole: np.ndarray
-) -> Float64[np.ndarray, "cell *shape"]:
+def _moved(gradient: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """How far parts of sums move a number, around the means of a whole that they are parts of."""
     (sums, n), (of_whole, n_whole) = _moments(part), _moments(whole)
     return np.asarray((gradient * divide(sums - divide(of_whole, n_whole) * n, n_whole)).sum(-1))
