@@ -144,8 +144,7 @@ def measure(model: Any, through: str) -> tuple[str, np.ndarray, np.ndarray]:
     with zoo.at_hook_points(opened) if through == "hooks" else nullcontext():
         padded, single = (
             tp.measure_attention(
-                opened, topics, documents(), batch_size=size, n_permutations=0, n_resamples=0,
-                check_rows=False,  # some architectures let a head attend to nothing
+                opened, topics, documents(), batch_size=size, n_permutations=0
             ).heads
             for size in (len(LENGTHS), 1)
         )  # fmt: skip

@@ -40,7 +40,7 @@ def no_stderr(kind):
 
 @pytest.mark.parametrize("kind", ["none", "closed"])
 def test_a_measurement_without_a_stderr_goes_through_its_bar_and_its_warnings(kind, model):
-    options = {"n_resamples": 0, "n_permutations": 0, "progress": True}
+    options = {"n_permutations": 0, "progress": True}
     with no_stderr(kind):
         report = tp.measure_attention(model, TOPICS, [[5, 6, 7, 8]], **options)
         without = tp.measure_attention(model, TOPICS, [[9, 10, 11]], **options)  # warns: no word of any topic

@@ -30,11 +30,10 @@ toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.running lens.interface lens.trial lens.weights lens.hooked lens.points lens.host
 lens.capture lens.edit lens.check lens.opening
-measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.sums measure.accumulators
-measure.doubt measure.parts measure.folder measure.engine measure.heads measure.patterns
-measure.nulls
-measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
-measure.outcomes measure.effects measure.ablation measure.knockout
+measure measure.options measure.words measure.matrix measure.pairs measure.parts measure.folder measure.documents
+measure.ask measure.permuted measure.word_variance measure.heads measure.attention_sums measure.attention measure.pool
+measure.embeddings measure.matched measure.weights measure.text_attention
+measure.effects measure.interventions
 measure.same_words measure.comparison
 train train.bert train.history train.toy train.text train.stages
 series series.files series.checkpoints series.check series.onsets series.sums series.measured

@@ -49,7 +49,7 @@ MADE = {
     "comparison": lambda: tp.compare_reports({"one": embeddings(), "other": embeddings()}),
     "co-occurrence": counts,
     "dynamics": lambda: tp.measure_dynamics(measured()),
-    "effects": lambda: tp.measure_ablation(small_runs.model(), TOPICS, DOCUMENTS, n_matched=3, heads=1),
+    "effects": lambda: tp.measure_ablation(small_runs.model(), TOPICS, DOCUMENTS, sets={"one": "0.0"}, n_matched=3),
     "embeddings": embeddings,
     "history": measured,
     "landscape": lambda: tp.measure_landscape(TOY.world, tp.Masking(), alphas=np.ones(1), betas=np.array([1.0, 2.0])),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from topic_probe.lens.edit import edit_heads as edit_heads
     from topic_probe.lens.opening import open_model as open_model
     from topic_probe.lens.opening import random_init as random_init
-    from topic_probe.measure.ablation import measure_ablation as measure_ablation
+    from topic_probe.measure.ask import Question as Question
     from topic_probe.measure.attention import AttentionReport as AttentionReport
     from topic_probe.measure.attention import measure_attention as measure_attention
     from topic_probe.measure.comparison import ComparisonReport as ComparisonReport
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from topic_probe.measure.effects import EffectReport as EffectReport
     from topic_probe.measure.embeddings import EmbeddingReport as EmbeddingReport
     from topic_probe.measure.embeddings import measure_embeddings as measure_embeddings
-    from topic_probe.measure.knockout import measure_knockout as measure_knockout
+    from topic_probe.measure.interventions import measure_ablation as measure_ablation
+    from topic_probe.measure.interventions import measure_knockout as measure_knockout
     from topic_probe.measure.matched import MatchedReport as MatchedReport
     from topic_probe.measure.matched import measure_matched as measure_matched
     from topic_probe.measure.matrix import MatrixReport as MatrixReport
+    from topic_probe.measure.pool import pool as pool
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
     from topic_probe.paper import reproduce as reproduce
@@ -119,12 +121,14 @@ _PUBLIC = {
     "figures": "topic_probe.show.figures",
     "fit_topics": "topic_probe.text.lda",
     "load_report": "topic_probe.report",
-    "measure_ablation": "topic_probe.measure.ablation",
+    "measure_ablation": "topic_probe.measure.interventions",
     "measure_agreement": "topic_probe.toy.agreement",
     "measure_attention": "topic_probe.measure.attention",
+    "pool": "topic_probe.measure.pool",
+    "Question": "topic_probe.measure.ask",
     "measure_dynamics": "topic_probe.train.stages",
     "measure_embeddings": "topic_probe.measure.embeddings",
-    "measure_knockout": "topic_probe.measure.knockout",
+    "measure_knockout": "topic_probe.measure.interventions",
     "measure_landscape": "topic_probe.toy.landscape",
     "measure_matched": "topic_probe.measure.matched",
     "measure_series": "topic_probe.series.whole",

@@ -414,7 +414,7 @@ def over_words(
         statistic: "effect_size" needs squares.
     """
     if check_value("statistic", statistic, WordStatistic) == "effect_size" and squares is None:
-        raise ValueError("effect sizes need the squared scores of words: measure with effect_size=True")
+        raise ValueError("effect sizes need the squared scores of words")
     same, n_same, different, n_different = (part.reshape(2, len(strata), -1) for part in ends)
     topics = _Topics(strata)
     a, of_a, pairs_a = _mean_of(same, n_same)

@@ -71,16 +71,8 @@ def weights(name, report):
 
 def effects(name, report):
     """The numbers of an effect report."""
-    parts = (
-        "outcome",
-        "outcome_interval",
-        "effect",
-        "interval",
-        "p_value",
-        "q_value",
-        "beyond",
-        "beyond_interval",
-    )
+    parts = ["outcome", "outcome_interval", "effect", "interval", "p_value", "q_value"]
+    parts += ["layer_effect"] if "head" in report.index else ["beyond", "beyond_interval"]
     return {f"{name}.{part}": np.asarray(getattr(report, part), dtype=float) for part in parts}
 
 
@@ -102,7 +94,7 @@ def of_ids(model):
     topics = tp.Topics.from_token_ids(lists, vocabulary_size=30_522)
     texts = list(tp.Corpus.bundled())[:60]
     documents = [tokenizer(text[:1500], truncation=True, max_length=200)["input_ids"] for text in texts]
-    found = attention("ids.attention", tp.measure_attention(model, topics, documents))
+    found = attention("ids.attention", tp.measure_attention(model, topics, documents, n_permutations=200))
     look = ("blocks.0.attn.hook_pattern", lambda pattern, hook: None)
     with model.hooks(fwd_hooks=[look]):  # read from whole patterns at hook points
         hooks = tp.measure_attention(model, topics, documents[:20], include_self=False, n_permutations=20)
@@ -128,7 +120,7 @@ def of_text(model):
     )
     texts = [text[:1500] for text in tp.Corpus.bundled()][:60]
     documents = list(tp.encode_texts(texts, tokenizer, max_length=200))
-    found = attention("text.attention", tp.measure_attention(model, topics, documents))
+    found = attention("text.attention", tp.measure_attention(model, topics, documents, n_permutations=200))
     both = tp.measure_attention(model, [topics, others], documents[:30], n_permutations=20)
     for name, report in zip(("one", "other"), both, strict=True):
         found |= attention(f"text.several.{name}", report)
@@ -183,7 +175,7 @@ def of_random_models():
         report = tp.measure_attention(model, topics, documents, n_permutations=50)
         found |= attention(f"{name}.attention", report)
         found |= embeddings(f"{name}.states", tp.measure_embeddings(model, topics, documents))
-        found |= effects(f"{name}.ablation", tp.measure_ablation(model, topics, documents, n_matched=10))
+        found |= effects(f"{name}.ablation", tp.measure_ablation(model, topics, documents))
         found |= effects(f"{name}.knockout", tp.measure_knockout(model, topics, documents, n_matched=5))
     return found
 

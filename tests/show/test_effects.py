@@ -21,7 +21,8 @@ def report(readouts=("gap",), *, index=None, n=4):
     return EffectReport(
         readouts=readouts, index=HEADS if index is None else index, outcome=np.zeros(len(readouts)),
         outcome_interval=np.zeros((len(readouts), 2)), effect=effect, interval=ends, p_value=flat,
-        q_value=flat, null=null, beyond=flat, beyond_interval=np.zeros((*shape, 2)), provenance={},
+        q_value=flat, layer_effect=flat, null=null, p_random=flat, beyond=flat,
+        beyond_interval=np.zeros((*shape, 2)), provenance={},
     )  # fmt: skip
 
 

@@ -47,12 +47,12 @@ def attention(stacks=("self",), ratios=None, q=None):
     )  # fmt: skip
 
 
-def matrix(values, topic, level="word"):
+def matrix(values, topic):
     values = np.asarray(values, np.float32)
     names = ("cosine", "dot")[: len(values)]
     labels = {int(t): f"{t}: word{t}" for t in sorted(set(topic))}
     words = tuple(f"w{n}" for n in range(len(topic)))
-    return MatrixReport(values, {"score": names}, level, np.asarray(topic, dtype=np.int64), words, labels)
+    return MatrixReport(values, {"score": names}, np.asarray(topic, dtype=np.int64), words, labels)
 
 
 def embeddings(matrices=None, layers=None):
@@ -71,7 +71,7 @@ def weights(standardised=(0.1, -0.2, 0.3, 0.0, 0.5, -2.0, 0.6, NAN), reach=0.15)
     standardised = np.array(standardised)
     interval = np.stack([standardised - reach, standardised + reach], -1)
     found = MatrixReport(
-        np.arange(8 * 16, dtype=np.float32).reshape(8, 4, 4), index, "word", np.array([0, 0, 1, 1]), (5, 6, 7, 8),
+        np.arange(8 * 16, dtype=np.float32).reshape(8, 4, 4), index, np.array([0, 0, 1, 1]), (5, 6, 7, 8),
         {0: "0: 5·6", 1: "1: 7·8"},
     )  # fmt: skip
     heads = contrast(np.ones(8), interval=interval, statistic="difference", index=index)

@@ -15,13 +15,13 @@ from topic_probe.contrast import NO_RELATION, Contrast, Ranking, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import SIDES
-from topic_probe.measure.accumulators import Relations
+from topic_probe.measure.ask import ask_batch
 from topic_probe.measure.attention import AttentionReport
-from topic_probe.measure.engine import Engine
-from topic_probe.measure.heads import layer_and_head
-from topic_probe.measure.options import FirstPosition, Patterns
-from topic_probe.measure.patterns import PatternReader, one_later, units_of
-from topic_probe.measure.scores import Units
+from topic_probe.measure.attention_sums import AttentionSums
+from topic_probe.measure.folder import MEASURED
+from topic_probe.measure.heads import Heads, layer_and_head
+from topic_probe.measure.options import FirstPosition
+from topic_probe.measure.pairs import Level, Side, one_later
 from topic_probe.options import Group, check_whole, shares
 from topic_probe.report import load_report
 from topic_probe.text.batches import TokenBatch, token_batches
@@ -85,7 +85,6 @@ class ShownText(Group):
         'what stands at the beginning to a causal model: a "sink" of attention, or a "word"',
     ] = "sink"
     tokenizer: Annotated[Any, "the model's tokenizer, where the model has none"] = None
-    check_rows: Annotated[bool, "whether rows that do not sum to one are an error"] = True
 
     def __post_init__(self) -> None:
         check_whole("max_tokens", self.max_tokens)
@@ -187,20 +186,19 @@ def read_text_attention(
     model = open_model(model, tokenizer=reading.tokenizer)
     tokenizer = getattr(model, "tokenizer", None) if reading.tokenizer is None else reading.tokenizer
     view = capture.view(model, topics)
-    options, include_self = Patterns(check_rows=reading.check_rows), reading.include_self
-    reader = PatternReader(view, topics, options, include_self=include_self)
+    include_self, every = reading.include_self, Heads.of(view)
     stacks = tuple(dict.fromkeys(site.stack for site in view.sites))
     shown: str = stacks[0] if which.stack is None else which.stack
     if shown not in stacks:
         raise ValueError(f"the model has no stack {which.stack!r}; it has {', '.join(map(repr, stacks))}")
     batch, notes = one_batch(view, text_or_ids, tokenizer, reading)
-    by_relation = Relations()
-    engine = Engine(reader, [by_relation])
-    engine.add(batch)
-    if not engine.progress.measured:
+    question = AttentionSums(topics, torch.tensor(every.site_of), include_self=include_self)
+    [counted] = ask_batch(view, [question], batch)
+    if not counted[MEASURED]:
         raise ValueError(f"the model {_NOT_FINITE}")
-    measured = by_relation.by_source.total().contrast(index=reader.index)
-    measured = measured[[at for at, name in enumerate(reader.index["stack"]) if name == shown]]
+    index = every.index(range(len(every)))
+    measured = question.by_source.total().contrast(index=index)
+    measured = measured[[at for at, name in enumerate(index["stack"]) if name == shown]]
     report = _report_in(which.heads)
     evidence = None if report is None else _heads_of(report, measured)
     chosen, rest, why = _choose_heads(measured, evidence, which)
@@ -453,11 +451,10 @@ def _tokens(
     if name == "target":
         ids = ids.clone()
         ids[0] = view.decoder_start
-    [units] = units_of(batch, topics)
-    places = _places(units, len(ids))
+    [places] = Side(batch, topics, "token").places_at(len(ids))
     # Without a text, every token is a word of its own.
-    [units] = [units] if bool(batch.without_words.any()) else units_of(batch, topics, level="word")
-    word_places = _places(units, len(ids))
+    level: Level = "token" if bool(batch.without_words.any()) else "word"
+    [word_places] = Side(batch, topics, level).places_at(len(ids))
     continues = torch.zeros(len(ids), dtype=torch.bool)
     continues[1:] = (words[1:] == words[:-1]) & (words[1:] >= 0)
     if tokenizer is not None:
@@ -474,13 +471,6 @@ def _tokens(
         word_topics=_topics_of(word_places, topics),
     )
     return tokens, places, word_places
-
-
-def _places(units: Units, n: int) -> Int64[Tensor, " position"]:
-    """Where the unit of every position stands in the words of the topics."""
-    places = torch.full((n,), -1)
-    places[units.positions] = units.places[units.unit_of]
-    return places
 
 
 def _in_words(

@@ -19,8 +19,7 @@ from topic_probe.contrast import Contrast, PairSums
 from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.pair_sums import group_sums, pair_sums
-from topic_probe.measure.words import labelled_words
+from topic_probe.measure.words import labelled_words, word_sums
 from topic_probe.paper.recipe import Run
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Document
@@ -268,12 +267,13 @@ def texts_row(one: Prepared) -> dict[str, Any]:
 
 def embeddings_of_shuffles(
     model: Any, topics: Topics, *, seed: int, n: int = EMBEDDING_SHUFFLES
-) -> Iterator[tuple[PairSums, PairSums]]:
-    """Sums over pairs of word embeddings as `pair_sums` has them, under one shuffle of the labels after the other."""
+) -> Iterator[PairSums]:
+    """Sums of cosines and of dot products over pairs of words, under one shuffle of the labels after the other."""
     table = capture.word_embeddings(model)
     for number in range(n):
         words = labelled_words(table, topics.shuffled(n * seed + number))
-        yield pair_sums(group_sums(words, squares=False), words)
+        sums = [word_sums(words, rows, rows).sum(0) for rows in words.scored.values()]
+        yield PairSums(np.stack(sums), words.counts.sum(0))
 
 
 def under_shuffles(

@@ -25,11 +25,13 @@ from topic_probe.contrast import SAME_TOPIC, Contrast, word_relations
 from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import random_init
-from topic_probe.measure.attention import measure_attention
+from topic_probe.measure.ask import ask
+from topic_probe.measure.attention import measure_attention, permuted_sums
 from topic_probe.measure.embeddings import measure_embeddings
-from topic_probe.measure.matched import measure_matched
-from topic_probe.measure.matching import attention_by_class
-from topic_probe.measure.nulls import Null
+from topic_probe.measure.heads import layers_of
+from topic_probe.measure.matched import ClassSums, measure_matched
+from topic_probe.measure.options import Reading
+from topic_probe.measure.options import Run as DocumentRun
 from topic_probe.paper.claims import Bound, Claim
 from topic_probe.paper.pretrained import (
     Prepared,
@@ -42,7 +44,6 @@ from topic_probe.paper.pretrained import (
     under_shuffles,
 )
 from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run
-from topic_probe.sums import columns
 from topic_probe.text.cooccurrence import count_cooccurrence
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.lda import word_ids
@@ -147,16 +148,15 @@ def _printed_alone(measured: Collection[str]) -> list[dict[str, Any]]:
 
 def _scores(one: Prepared, model: Any, topics: Sequence[Topics], seed: int, run: Run) -> Iterator[_Scores]:
     """Embeddings and attention at every threshold; attention of all of them in one pass of the model."""
-    n_heads = sum(capture.view(model).n_heads)
-    nulls = [Null(each, ATTENTION_SHUFFLES, seed, n_heads) for each in topics]
     reports = measure_attention(
-        model, list(topics), one.documents, max_length=one.settings.length, n_permutations=0, seed=seed,
-        accumulators=[[null] for null in nulls], progress=run.progress,
+        model, list(topics), one.documents, max_length=one.settings.length, n_permutations=ATTENTION_SHUFFLES,
+        seed=seed, progress=run.progress,
     )  # fmt: skip
-    for threshold, each, report, null in zip(one.settings.thresholds, topics, reports, nulls, strict=True):
+    for threshold, each, report in zip(one.settings.thresholds, topics, reports, strict=True):
         if report.provenance["options"].get("stopped"):
             raise KeyboardInterrupt(f"{one.label}: {report.provenance['options']['stopped']}")
-        attention = under_shuffles(report.overall, *(null.sums[name].sum(0) for name in ("null", "n_null")))
+        of_all = permuted_sums(report.sums, layers_of(report.heads.index or {}), np.zeros(1, dtype=np.int64))
+        attention = under_shuffles(report.overall, *(part[0] for part in of_all))
         contrasts: dict[str, Contrast] = {"attention": report.overall}
         shuffled: dict[str, Mapping[str, float]] = {"attention": attention}
         if model is one.model:  # both means of an untrained table are near 0, and their quotient is noise
@@ -174,7 +174,7 @@ def _embedding_scores(
     """The same with what word embeddings give."""
     report = measure_embeddings(model, topics, seed=seed)
     measured = {"cosine": report.cosine, "dot": report.dot}
-    shuffles = [sums.contrast() for sums, _ in embeddings_of_shuffles(model, topics, seed=seed)]
+    shuffles = [sums.contrast() for sums in embeddings_of_shuffles(model, topics, seed=seed)]
     n_same = np.stack([found.n_same_topic for found in shuffles])
     same = np.nan_to_num(np.stack([found.same_topic for found in shuffles])) * n_same
     limits = {
@@ -353,7 +353,7 @@ def measure_figure3(run: Run, *, models: Any = None, words: Mapping[str, Sequenc
             shuffles = np.array(
                 [
                     float(sums.contrast()[0].difference)
-                    for sums, _ in embeddings_of_shuffles(one, topics, seed=run.seed)
+                    for sums in embeddings_of_shuffles(one, topics, seed=run.seed)
                 ]
             )
             limit = {"within − between shuffled": float(np.quantile(shuffles, 0.975))}
@@ -539,16 +539,13 @@ def _most_frequent_pairs(one: Prepared, topics: Topics, run: Run) -> dict[str, f
 
 def _mean_attention(one: Prepared, words: Any, pairs: Any, run: Run) -> float:
     """Mean attention, relative to uniform, over these pairs of words."""
-    sums = attention_by_class(
-        one.model,
-        Topics.from_token_ids({"words": words}, vocabulary_size=one.fits[run.seed].vocabulary_size),
-        torch.where(pairs, 1, -1).int(),
-        one.documents,
-        max_length=one.settings.length,
-        progress=run.progress,
-    )
-    totals, counts, _ = columns(sums.by_source.rows()[1])
-    return float(divide(totals[..., 1].sum(), counts[..., 1].sum()))
+    view = capture.view(one.model)
+    topics = Topics.from_token_ids({"words": words}, vocabulary_size=one.fits[run.seed].vocabulary_size)
+    sums = ClassSums(topics, torch.where(pairs, 1, 0), sum(view.n_heads))
+    reading = Reading(max_length=one.settings.length).of(view.facts)
+    ask(view, [sums], one.documents, reading=reading, run=DocumentRun(progress=run.progress))
+    _, total, _, _, n, *_ = sums.sums["by_head"].sum((0, 1))
+    return float(divide(total, n))
 
 
 def _matched(one: Prepared, topics: Topics, run: Run) -> Iterator[tuple[str, dict[str, float]]]:

@@ -16,7 +16,6 @@ from topic_probe.contrast import Contrast, with_interval
 from topic_probe.estimate import benjamini_hochberg
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.measure.words import SCORES
@@ -45,6 +44,7 @@ from topic_probe.series.sums import (
     kept_of_sources,
     kept_of_words,
 )
+from topic_probe.sums import SourceSums
 from topic_probe.text.documents import can_be_read_again
 from topic_probe.topics import Topics
 
@@ -56,7 +56,7 @@ Number = Literal["effect_size", "ratio", "topic_ratio", "difference"]
 
 # What one run over documents has and a series cannot give to each of its steps.
 _OF_ONE_RUN = {
-    "accumulators", "progress", "folder", "part", "part_size",
+    "accumulators", "questions", "progress", "folder", "part", "part_size",
 }  # fmt: skip
 
 
@@ -600,9 +600,7 @@ class Plan:
         sums: dict[str, Mapping[str, Any]] = {}
         if {"embeddings", "states"} & {*self.measure}:
             documents = self.documents if "states" in self.measure else None
-            states = Relations(MAX_SOURCES)
-            options = self.embeddings if documents is None else {**self.embeddings, "accumulators": [states]}
-            words = measure_embeddings(model, self.topics, documents, progress=False, **options)
+            words = measure_embeddings(model, self.topics, documents, progress=False, **self.embeddings)
             _check_whole({} if documents is None else words.provenance["documents"])
             # Thousands of numbers of every step that no curve has.
             reports["embeddings"] = replace(words, matrices=None)
@@ -610,17 +608,16 @@ class Plan:
                 sums["embeddings"] = kept_of_words(
                     capture.word_embeddings(model), self.topics, self.embeddings
                 )
-            if documents is not None and words.layers is not None:
-                index = words.layers["cosine"].index or {}
+            if words.sources is not None and words.layers is not None:
+                index, states = words.layers["cosine"].index or {}, SourceSums(MAX_SOURCES)
+                folded = words.provenance["documents"]["sources_in_blocks"]
+                states.restore(words.sources["keys"].view(np.uint64), words.sources["rows"], folded=folded)
                 sums["states"] = kept_of_sources(states, index, slice(0, None, len(SCORES)))
         if "attention" in self.measure:
-            by_source = Relations(MAX_SOURCES)
-            heads = measure_attention(
-                model, self.topics, self.documents, accumulators=[by_source], progress=False, **self.attention
-            )
+            heads = measure_attention(model, self.topics, self.documents, progress=False, **self.attention)
             _check_whole(heads.provenance["options"])
             reports["attention"] = heads
-            sums["attention"] = kept_of_sources(by_source, heads.heads.index or {}, slice(None))
+            sums["attention"] = kept_of_sources(heads.by_source, heads.heads.index or {}, slice(None))
         return reports, sums
 
 

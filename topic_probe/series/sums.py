@@ -10,9 +10,8 @@ from torch import Tensor
 
 from topic_probe.contrast import paired_sources
 from topic_probe.estimate import Ends, paired_words, split_halves
-from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.heads import layer_starts
-from topic_probe.measure.pair_sums import cosines_of_words, placed
+from topic_probe.measure.same_words import cosines_of_words, placed
 from topic_probe.measure.words import LabelledWords, labelled_words
 from topic_probe.series.onsets import Curve
 from topic_probe.sums import Rows, SourceSums, aligned, columns, joined
@@ -44,22 +43,22 @@ class Grid(NamedTuple):
 # --- keeping ------------------------------------------------------------------------------------------
 
 
-def kept_of_sources(sums: Relations, index: Mapping[str, tuple[Any, ...]], cells: slice) -> dict[str, Any]:
+def kept_of_sources(by_source: SourceSums, index: Mapping[str, tuple[Any, ...]], cells: slice) -> dict[str, Any]:
     """Sums by source of some cells; numbers of pairs once where all cells have the same.
 
     Args:
-        sums: what was added up.
+        by_source: what was added up.
         index: names of the cells that are kept.
         cells: which these are.
     """
-    keys, rows = sums.by_source.rows()
+    keys, rows = by_source.rows()
     totals, counts, squares = columns(rows)
     counts = counts[:, cells]
     if len(counts) and (counts == counts[:, :1]).all():
         counts = counts[:, :1]
     return {
         "keys": keys.view(np.int64), "sums": totals[:, cells], "counts": counts, "squares": squares[:, cells],
-        "folded": sums.by_source.folded, "index": dict(index),
+        "folded": by_source.folded, "index": dict(index),
     }  # fmt: skip
 
 

@@ -91,7 +91,10 @@ def measure_series(
     if part is not None and folder is None:
         raise ValueError("part= came without folder=, in which all processes keep what they measure")
     both = vars(reading) | vars(intervals)
-    attention = {"level": level, **both, **vars(permutations)}
+    attention = {
+        "level": level, **vars(reading), "confidence": intervals.confidence, "seed": intervals.seed,
+        "n_permutations": permutations.n_permutations,
+    }  # fmt: skip
     plan = Plan(
         topics, documents, tuple(measure), attention, {"center": center, **both},
         also={"documents": _known_by(documents)},

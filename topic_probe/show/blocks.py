@@ -113,19 +113,16 @@ def _matrices_of(report: Report) -> MatrixReport | None:
 def _number(report: Report, matrices: MatrixReport, chosen: Mapping[str, Any]) -> int:
     """The place of the matrix that is chosen, or of that which stands for the others."""
     if isinstance(report, EmbeddingReport) and not chosen:
-        return matrices.number(score="cosine")
-    if isinstance(report, WeightReport) and report.heads.index is not None:
+        chosen = {"score": "cosine"}
+    cells = list(zip(*matrices.index.values(), strict=True))
+    named = [dict(zip(matrices.index, cell, strict=True)) for cell in cells]
+    fits = [number for number, names in enumerate(named) if chosen.items() <= names.items()]
+    if isinstance(report, WeightReport) and report.heads.index is not None and fits:
         heads = zip(*report.heads.index.values(), strict=True)
         size = dict(zip(heads, np.nan_to_num(np.abs(report.standardised), nan=-1.0), strict=True))
-        cells = list(zip(*matrices.index.values(), strict=True))
-        fits = [
-            number
-            for number, cell in enumerate(cells)
-            if chosen.items() <= dict(zip(matrices.index, cell, strict=True)).items()
-        ]
-        if fits:
-            return max(fits, key=lambda number: size[cells[number]])
-    return matrices.number(**chosen)
+        return max(fits, key=lambda number: size[cells[number]])
+    matrices.pick(**chosen)  # says what there is, where not exactly one fits
+    return fits[0]
 
 
 def _limits(values: Float32[np.ndarray, "row column"]) -> tuple[float, float]:
@@ -149,10 +146,9 @@ def _topics_along(ax: "Axes", matrices: MatrixReport) -> None:
     topic, n = matrices.topic, len(matrices.topic)
     starts = np.flatnonzero(np.diff(topic, prepend=-1))
     ends = np.append(starts[1:], n)
-    if matrices.level == "word":
-        for border in starts[1:]:
-            ax.axhline(border - 0.5, color="white", linewidth=0.6, alpha=0.8)
-            ax.axvline(border - 0.5, color="white", linewidth=0.6, alpha=0.8)
+    for border in starts[1:]:
+        ax.axhline(border - 0.5, color="white", linewidth=0.6, alpha=0.8)
+        ax.axvline(border - 0.5, color="white", linewidth=0.6, alpha=0.8)
     for start, end in zip(starts, ends, strict=True):
         below = Rectangle((start - 0.5, -9), end - start, 6, transform=blended(ax.transData, points))
         beside = Rectangle((-9, start - 0.5), 6, end - start, transform=blended(points, ax.transData))
@@ -160,7 +156,7 @@ def _topics_along(ax: "Axes", matrices: MatrixReport) -> None:
             strip.set(facecolor=topic_colour(int(topic[start])), clip_on=False, linewidth=0, in_layout=False)
             ax.add_patch(strip)
     ax.tick_params(length=0, pad=11)
-    if matrices.level == "word" and n <= MAX_NAMED:
+    if n <= MAX_NAMED:
         words = [drawable(str(word)) for word in matrices.words]
         ax.set_xticks(range(n), words, rotation=90, fontsize="small")
         ax.set_yticks(range(n), words, fontsize="small")

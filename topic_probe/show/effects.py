@@ -85,7 +85,7 @@ def effect_scatter(
     at ratio 1 do it without looking. Filled points have an interval that excludes 0.
 
     Args:
-        report: of ``measure_ablation(heads="each")``.
+        report: of ``measure_ablation`` without ``sets=``.
         attention: of `measure_attention`, of the same model.
         ax: where to draw; None makes a figure.
         readout: which readout to draw; needed where there are several.
@@ -102,7 +102,7 @@ def effect_scatter(
     known = {name: place for place, name in enumerate(zip(*(contrast.index or {}).values(), strict=True))}
     if not heads or any(head not in known for head in heads):
         raise ValueError(
-            "needed effects of single heads, measure_ablation(heads='each'), and the attention of the same model"
+            "needed effects of single heads, measure_ablation(…) without sets=, and the attention of the same model"
         )
     ratio, effect = contrast.ratio[[known[head] for head in heads]], report.effect[number]
     ax = axes_for(ax, size=(5.4, 4.0))
