@@ -1,8 +1,8 @@
 """Is it topics, or do words of a topic merely occur together? Pairs compared at equal co-occurrence and frequency.
 
 A pair of words is in a class of pairs that co-occur as much and are as frequent; in documents, class and distance are
-its bin. Sums by bin have seven columns, as rows of `topic_probe.sums.SourceSums`: sums of scores by relation, numbers of
-pairs by relation, and squares.
+its bin. Sums by bin have seven columns, as rows of `topic_probe.sums.SourceSums`: sums of scores by relation, numbers
+of pairs by relation, and squares.
 """
 
 import hashlib
