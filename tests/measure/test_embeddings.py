@@ -180,7 +180,7 @@ def test_reports_are_printed_saved_and_turned_into_tables(tmp_path):
     assert by_layer["layer"].tolist() == [*range(4)] * 2
     np.testing.assert_allclose(by_layer["ratio_low"][:4], report.layers["cosine"].interval[:, 0])
     # Effect sizes come first; a ratio whose denominator may be 0 is none.
-    header, cosine, dot = str(report).splitlines()[1:4]
+    header, cosine = str(report).splitlines()[1:3]
     assert header.split()[:5] == ["score", "effect_size", "[effect_size]", "ratio", "[ratio]"]
     assert f"{report.cosine.effect_size:.4g}" in cosine
     low, high = report.cosine.interval

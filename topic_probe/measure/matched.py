@@ -1,8 +1,8 @@
 """Is it topics, or do words of a topic merely occur together? Pairs compared at equal co-occurrence and frequency.
 
 A pair of words is in a class of pairs that co-occur as much and are as frequent; in documents, class and distance are
-its bin. Sums by bin have seven columns, as rows of `topic_probe.sums.SourceSums`: sums of scores by relation, numbers of
-pairs by relation, and squares.
+its bin. Sums by bin have seven columns, as rows of `topic_probe.sums.SourceSums`: sums of scores by relation, numbers
+of pairs by relation, and squares.
 """
 
 import hashlib
@@ -204,10 +204,24 @@ def measure_matched(
     report = MatchedReport(cosine, dot, None, None, None, coverage, record)
     if documents is None:
         return report
-    view, reading = capture.view(model), reading.of(known)
+    return _with_attention(report, model, pairs, documents, asked, reading, run)
+
+
+def _with_attention(
+    report: MatchedReport,
+    model: Any,
+    pairs: "_Pairs",
+    documents: Any,
+    asked: Mapping[str, Any],
+    reading: Reading,
+    run: Run,
+) -> MatchedReport:
+    """The report of words with attention in documents."""
+    view = capture.view(model)
+    reading, words = reading.of(view.facts), pairs.words
     heads, facts = Heads.of(view), hashlib.sha256(pairs.codes.tobytes() + pairs.permuted.tobytes())
     question = ClassSums(
-        Topics.from_token_ids({"words": words.ids}, vocabulary_size=topics.vocabulary_size),
+        Topics.from_token_ids({"words": words.ids}, vocabulary_size=words.topics.vocabulary_size),
         torch.from_numpy(pairs.codes), len(heads), pairs=pairs, distances=DISTANCE_BINS,
         facts={"measurement": "matched", "pairs": facts.hexdigest()},
     )  # fmt: skip

@@ -172,7 +172,7 @@ def _heads(
     statistic: Literal["ratio", "difference"],
     intervals: Intervals,
 ) -> Iterator[tuple[Any, ...]]:
-    """Of every head its name, sums by relation, spread of scores, interval, and what it makes of words on both sides."""
+    """Of every head its name, sums by relation, spread of scores, interval, and what it makes of few words."""
     half = split_halves(words.strata, seed=intervals.seed)
     for site in capture.sites(model):
         # An encoder beside a decoder does not write into the stream that words are scored from.
