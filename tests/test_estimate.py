@@ -335,6 +335,16 @@ def test_seeds_refits_folds_and_bands_are_those_worked_out_by_hand():
         fits[0] - Estimate(np.array(1.0), (Factor("sources", np.zeros(3), df),))
 
 
+def test_a_bounded_number_has_the_interval_of_fishers_z():
+    # Half of the bound 2, with a standard error of 0.3: z = artanh ½ with one of 0.3/2/(1 − ¼) = 0.2.
+    units = Factor("words", np.array([[0.3], [0.0]]), np.array([1e9]))
+    found = Estimate(np.array([1.0]), (units,), bound=np.array([2.0]))
+    ends = 2 * np.tanh(math.atanh(0.5) + 1.959964 * 0.2 * np.array([-1, 1]))
+    np.testing.assert_allclose(found.interval()[0], ends, rtol=1e-6)
+    np.testing.assert_allclose(found[0].interval(), ends, rtol=1e-6)
+    assert (found - found).bound is None
+
+
 def test_a_cell_that_is_picked_has_the_interval_that_it_had():
     generator = np.random.default_rng(2)
     above, below = generator.normal(1, 1, (2, 30, 4)) + np.array([0, 0, 1, 2])

@@ -105,12 +105,14 @@ class Estimate:
         factors: what it varies with; crossed units are several.
         log: where the value is the logarithm of a ratio, whose interval is that of the ratio.
         quotient: of ratios, whose interval is Fieller's where they are no logarithms.
+        bound: of numbers between −bound and bound, whose interval is that of Fisher's z.
     """
 
     value: Float64[np.ndarray, "*cell"]
     factors: tuple[Factor, ...]
     log: Bool[np.ndarray, "*cell"] | bool = False
     quotient: Quotient | None = None
+    bound: Float64[np.ndarray, "*cell"] | None = None
 
     @property
     def influence(self) -> Float64[np.ndarray, "unit *cell"]:
@@ -178,10 +180,11 @@ class Estimate:
             above, below, of_above, of_below = self.quotient
             quotient = Quotient(above[at], below[at], of_above[rows], of_below[rows])
         log = np.broadcast_to(self.log, self.value.shape)[at]
-        return Estimate(np.asarray(self.value[at]), tuple(factors), log, quotient)
+        bound = None if self.bound is None else np.asarray(self.bound[at])
+        return Estimate(np.asarray(self.value[at]), tuple(factors), log, quotient, bound)
 
     def interval(self, confidence: float = 0.95) -> Float64[np.ndarray, "*cell 2"]:
-        """Low and high: Student's t; of logarithms exp of it, of other ratios by Fieller's theorem.
+        """Low and high: Student's t; of logarithms exp of it, of other ratios Fieller's, with a bound Fisher's z.
 
         NaN where a factor has too few units. Of a ratio by Fieller, an end is infinite where the denominator is not
         told from 0, and NaN where it is not positive, or neither it nor the numerator is told from 0.
@@ -191,6 +194,10 @@ class Estimate:
         log = np.broadcast_to(self.log, self.value.shape)[..., None]
         with np.errstate(over="ignore", invalid="ignore"):
             ends = np.where(log, np.exp(ends), ends)
+        if self.bound is not None:
+            share = np.clip(self.value / self.bound, -1 + _ROUNDING, 1 - _ROUNDING)[..., None]
+            reach = (ends - self.value[..., None]) / self.bound[..., None] / (1 - share**2)
+            return np.asarray(self.bound[..., None] * np.tanh(np.arctanh(share) + reach))
         if self.quotient is None:
             return ends
         return np.where(log, ends, _fieller(self.quotient, student(self.df, confidence) ** 2 * self._wider))
@@ -418,7 +425,7 @@ def over_words(
     effective = np.minimum(effective_units(n_same.sum(0)), effective_units(n_different.sum(0)))
     df = effective * (1 - topics.n / max(len(strata), 1)) + np.zeros_like(a)
     # Of few words the squares of signed sums say little: fewer of them are taken off, as simulations want it.
-    shrunk = np.sqrt(df / (df + 3))
+    shrunk, bound = np.sqrt(df / (df + 3)), None
     if statistic == "ratio":
         value, quotient, unknown = divide(a, b), Quotient(a, b, of_a, of_b), ~(b > 0)
         influence, noise = (
@@ -434,9 +441,13 @@ def over_words(
             of_variance = topics.scale * topics.centred(2 * divide(of_variance, n.sum(0)))
             influence = divide(influence - divide(value, 2 * spread**2) * of_variance, spread)
             value, noise = divide(value, spread), divide(noise, spread)
+            # The difference is itself part of the spread: p of the pairs being of the same topic, to 1/√(p(1 − p)).
+            p = divide(n_same.sum((0, 1)), n.sum(0))
+            bound = divide(np.ones_like(a), np.sqrt(p * (1 - p)))
         unknown = np.isnan(value)
     df = np.where(unknown | (df == 0), np.nan, df)
-    return Estimate(value, (Factor("words", influence, df, shrunk * noise, topics.least),), quotient=quotient)
+    factor = Factor("words", influence, df, shrunk * noise, topics.least)
+    return Estimate(value, (factor,), quotient=quotient, bound=bound)
 
 
 class _Topics:
