@@ -407,6 +407,7 @@ class Plan:
         options: all that they depend on besides model, topics and documents.
         parts: those of `EffectReport.of_sums`.
         sums: what else is added up, by name.
+        edges: whether edges of attention are cut, which takes eager attention.
     """
 
     interventions: Callable[[TokenBatch, Places], Iterator[AbstractContextManager[None]]]
@@ -414,6 +415,7 @@ class Plan:
     options: Mapping[str, Any]
     parts: Mapping[str, Any]
     sums: Mapping[str, np.ndarray] = field(default_factory=dict)
+    edges: bool = False
 
 
 def measure_effects(
@@ -473,7 +475,7 @@ def _of_batch(
         return torch.stack(sums, 1).double()
 
     # Around everything, so that the model as it is runs in the same arithmetic.
-    with editing(view):
+    with editing(view, edges=plan.edges):
         found = [by_kind(read())]
         for intervention in plan.interventions(batch, places):
             with intervention:

@@ -340,7 +340,7 @@ def measure_knockout(
         n_edges[:] += n
 
     plan = Plan(
-        cuts, 1 + n_matched,
+        cuts, 1 + n_matched, edges=True,
         options={
             "measurement": "knockout", "relation": relation, "how": how, "n_matched": n_matched,
             "seed": intervals.seed, "heads": None if heads is None else [every.name(head) for head in chosen],
