@@ -324,7 +324,7 @@ def test_what_cannot_be_compared_is_refused_by_name(pieces, unchecked):
     bare = {"one": one, "bare": tp.open_model(hf.BertModel(hf.BertConfig(vocab_size=9, **SIZES)))}
     nameless = tp.Topics.from_token_ids({"war": [5, 6]}, vocabulary_size=9)
     for given, topics, documents, options, error, said in (
-        ([one, one], LISTS, None, {}, TypeError, "models must be a mapping"),
+        ([one, one], LISTS, None, {}, TypeError, "models must be a Mapping"),
         (both, LISTS, [[7, 8, 9]], {}, ValueError, "different vocabularies"),
         (both, LISTS, iter(texts), {}, ValueError, "can be read only once"),
         (both, {"war": ["zeppelin"]}, None, {}, ValueError, "no word is left that all models have"),

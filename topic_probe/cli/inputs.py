@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from topic_probe.cli.console import WrongUsageError, warn
+from topic_probe.cli.console import WrongUsageError, quiet_transformers, warn
 from topic_probe.cli.options import Call, Parser, add_options, meant
-from topic_probe.notices import quiet_transformers
 
 MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
 BUILTIN_TOPICS = ("wordnet-nouns", "wordnet-domains", "empath", "emoji")
@@ -277,7 +276,7 @@ def are_word_lists(name: str) -> bool:
     from topic_probe import storage
 
     path = Path(name).expanduser()
-    return name == STDIN or (path.is_file() and path.name != storage.MANIFEST)
+    return name == STDIN or (path.is_file() and path.name != storage.FILE)
 
 
 def read_word_lists(name: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from topic_probe.cli.inputs import (
     open_topics,
     tokenizer_of,
 )
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser, add_wide
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser
 
 _OF_DOCUMENTS = ("model", "topics", "documents", "progress")
 ATTENTION = Call(
@@ -96,7 +96,6 @@ def _add_kind(kind: str, parser: Parser) -> None:
             action="store_true",
             help=f"a trial run with {trial}, where no others are given; the answer and the report say so",
         )
-    add_wide(parser)
     headings: dict[str, tuple[Call, ...]] = {"measurement": (CALLS[kind],)}
     if kind != "weights":
         parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, required=needed, default=None)
@@ -132,7 +131,7 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
 
 def answer(parsed: argparse.Namespace, report: Any, draft: Path | None) -> None:
     """Save the report in a draft of what was named for it, if something was, and answer with it."""
-    text, document = text_of(report, wide=parsed.wide), plain(report)
+    text, document = text_of(report), plain(report)
     if draft is not None:
         report.save(draft)
         text += f"\nsaved in {parsed.out}"
@@ -184,16 +183,15 @@ def end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None:
 # --- answers ------------------------------------------------------------------------------------------
 
 
-def text_of(report: Any, *, wide: bool) -> str:
+def text_of(report: Any) -> str:
     """What a report shows; of attention the heads with the strongest evidence, and what was read and left out."""
     if report.kind != "attention":
-        return str(report.to_text(wide=wide))
-    from topic_probe.report import about_parts, about_trial
-    from topic_probe.tables import as_text
+        return str(report)
+    from topic_probe.report import about_parts, about_trial, as_text
 
     heads = report.heads.top(10).to_dataframe()
-    best = as_text(heads, wide=wide) if len(heads) else "none: no head has an effect size"
-    overall = as_text(report.overall.to_dataframe(), wide=wide)
+    best = as_text(heads) if len(heads) else "none: no head has an effect size"
+    overall = as_text(report.overall.to_dataframe())
     counts = report.provenance
     read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
     lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}

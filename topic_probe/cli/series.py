@@ -4,7 +4,7 @@ import argparse
 from contextlib import nullcontext
 from typing import Any
 
-from topic_probe.cli.console import WrongUsageError
+from topic_probe.cli.console import WrongUsageError, quiet_transformers
 from topic_probe.cli.inputs import (
     CORPORA,
     CORPUS_HELP,
@@ -26,8 +26,7 @@ from topic_probe.cli.inputs import (
     tokenizer_of,
 )
 from topic_probe.cli.measure import answer
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide
-from topic_probe.notices import quiet_transformers
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
 
 SERIES = Call(
     "topic_probe.series.whole:measure_series",
@@ -63,7 +62,6 @@ def add_to(parser: Parser) -> None:
         help="what `check --series` has saved of every SERIES, so that weights are not read again",
     )
     add_out(parser, "a new folder for the report")
-    add_wide(parser)
     add_options(
         parser,
         {

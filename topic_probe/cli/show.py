@@ -9,7 +9,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from topic_probe.cli.console import WrongUsageError, plain
+from topic_probe.cli.console import WrongUsageError, plain, quiet_transformers
 from topic_probe.cli.inputs import (
     FROM_FIT,
     FROM_NAME,
@@ -25,8 +25,7 @@ from topic_probe.cli.inputs import (
     open_topics,
 )
 from topic_probe.cli.measure import answer
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide
-from topic_probe.notices import quiet_transformers
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
 
 SHOW = Call(
     "topic_probe.show.attention_page:show_attention", filled=("model", "topics", "text_or_ids", "tokenizer")
@@ -100,7 +99,6 @@ def add_check(parser: Parser) -> None:
     add_command(parser, check, usage="check (MODEL | --series SERIES)")
     add_model_or_series(parser)
     add_out(parser, "a new folder for the report of a series")
-    add_wide(parser)
     add_options(parser, {"model": (OPEN_MODEL,)})
 
 

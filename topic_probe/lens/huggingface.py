@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache, wraps
 from itertools import chain, pairwise
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,6 @@ from topic_probe.lens.sites import (
     take_rows,
     visible_keys,
 )
-from topic_probe.notices import warn
 
 EAGER = "topic_probe_eager"
 BESIDE_SDPA = "topic_probe_beside_sdpa"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import nn
@@ -15,7 +16,6 @@ from torch import nn
 from topic_probe.lens import capture, huggingface
 from topic_probe.lens.adapters import adapter, huggingface_host, is_a
 from topic_probe.lens.running import by_itself
-from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked
 from topic_probe.remote import fetch_model
 from topic_probe.text.encoder import begins_with_token

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, overload
+from warnings import warn
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -36,7 +37,6 @@ from topic_probe.measure.options import Intervals, Patterns, Permutations, Readi
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
 from topic_probe.measure.scores import DISTANCE_BINS
 from topic_probe.measure.sums import Parts, Progress, Sums
-from topic_probe.notices import warn
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics

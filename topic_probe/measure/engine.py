@@ -28,7 +28,7 @@ from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.parts import Worker, facts_of_documents, parts_to_measure
 from topic_probe.measure.scores import BatchScores, Pairs
 from topic_probe.measure.sums import Parts, Progress, Sum, clear_sums
-from topic_probe.notices import progress_bar
+from topic_probe.options import progress_bar
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Counts, Document, cut_documents, read_documents

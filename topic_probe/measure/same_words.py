@@ -4,9 +4,9 @@ import warnings
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+from warnings import warn
 
 from topic_probe.lens import capture
-from topic_probe.notices import warn
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Long, check_read_again
 from topic_probe.text.encoder import Encoder

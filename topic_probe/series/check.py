@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from jaxtyping import Int64
 
-from topic_probe.notices import progress_bar
-from topic_probe.options import checked
+from topic_probe.options import checked, progress_bar
 from topic_probe.report import Report, provenance
 from topic_probe.series.checkpoints import Checkpoint, Checkpoints
-from topic_probe.series.files import sha256_of_file, sha256_of_tensor
-from topic_probe.storage import read_json
+from topic_probe.series.files import read_json, sha256_of_file, sha256_of_tensor
 from topic_probe.topics.lookup import tokenizer_hash
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from torch import Tensor
 from topic_probe.lens.opening import load_tokenizer, open_model
 from topic_probe.options import check_whole, checked
 from topic_probe.remote import fetch_model
-from topic_probe.series.files import tensor_files, tensors_of
-from topic_probe.storage import read_json
+from topic_probe.series.files import read_json, tensor_files, tensors_of
 from topic_probe.train.history import History
 
 # How steps are written in names: step1000, checkpoint-500, global_step20, step_20k. The last number of a name counts.

@@ -4,11 +4,10 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from topic_probe.storage import read_json
 
 # In the order in which transformers looks for them.
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -116,3 +115,14 @@ def sha256_of_tensor(tensor: Tensor) -> str:
     if tensor.numel():
         digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def read_json(path: Path, raw: bytes | None = None) -> dict[str, Any]:
+    """The object in a JSON file, or in what was read of it; ValueError names one that is damaged."""
+    try:
+        content = json.loads(path.read_bytes() if raw is None else raw)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not whole or not JSON ({error}): save it again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, it holds a {type(content).__name__}")
+    return content

@@ -14,8 +14,7 @@ import numpy as np
 from topic_probe import storage
 from topic_probe.measure.options import Intervals, Permutations, Reading
 from topic_probe.measure.parts import Worker, facts_of_documents
-from topic_probe.notices import progress_bar
-from topic_probe.options import check_whole, shares
+from topic_probe.options import check_whole, progress_bar, shares
 from topic_probe.series.check import CheckpointReport, check_checkpoints
 from topic_probe.series.checkpoints import Checkpoint, Checkpoints
 from topic_probe.series.measured import Plan, SeriesReport

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
+from warnings import warn
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.notices import progress_bar, warn
-from topic_probe.options import check_whole, checked
+from topic_probe.options import check_whole, checked, progress_bar
 from topic_probe.report import Report
 from topic_probe.text.documents import Counts, Document, check_ids, content_hash, read_documents
 from topic_probe.topics import Topics

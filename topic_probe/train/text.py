@@ -14,8 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments
 
 from topic_probe.lens.running import generators_as_they_were
-from topic_probe.notices import progress_bar
-from topic_probe.options import checked
+from topic_probe.options import checked, progress_bar
 from topic_probe.text.documents import read_documents
 from topic_probe.topics.lookup import tokenizer_hash, vocabulary_size
 from topic_probe.toy.masking import Masking
