@@ -20,7 +20,7 @@ FILES = {
 
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
-storage options uncertainty words remote
+storage options uncertainty estimate words remote
 contrast paired report
 topics.builtin topics.incidence topics.lists topics.lookup topics.topics topics
 text text.documents text.batches text.encoder text.same_texts text.corpus

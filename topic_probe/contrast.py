@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float64, Int8, Int64, UInt64
 from torch import Tensor
 
+from topic_probe.estimate import Estimate, jackknife
 from topic_probe.options import check_value
 from topic_probe.uncertainty import (
     Beside,
@@ -547,6 +548,20 @@ def interval_of_sources(
         confidence=confidence,
         beside=beside,
     )
+
+
+def estimate_of_sources(
+    sums: Float64[np.ndarray, "source *shape 3"],
+    counts: Float64[np.ndarray, "source *count_shape 3"],
+    squares: Float64[np.ndarray, "source *shape"] | None = None,
+    *,
+    statistic: Statistic = "ratio",
+    positive: bool | None = None,
+) -> Estimate:
+    """A statistic of the pooled means as it varies with sources; given squares, the effect size."""
+    number = OfSources.of(sums, counts, squares, statistic=statistic)
+    of_scores = number.positive if positive is None else positive
+    return jackknife(number.terms, number.sums, number.pairs, positive=of_scores)
 
 
 class OfSources(NamedTuple):
