@@ -37,8 +37,7 @@ measure.attention measure.embeddings measure.matching measure.matched measure.we
 measure.outcomes measure.effects measure.ablation measure.knockout
 measure.same_words measure.comparison
 train train.bert train.history train.toy train.text train.stages
-series series.files series.checkpoints series.check series.onsets series.sums series.measured
-series.probe series.whole
+series series.checkpoints series.curves series.measured
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.effects show.series
 show.comparison
 show.figures

@@ -24,12 +24,12 @@ from topic_probe.measure.weights import WeightReport as WeightReport
 from topic_probe.measure.weights import measure_weights as measure_weights
 from topic_probe.paper import reproduce as reproduce
 from topic_probe.report import load_report as load_report
-from topic_probe.series.check import CheckpointReport as CheckpointReport
-from topic_probe.series.check import check_checkpoints as check_checkpoints
-from topic_probe.series.checkpoints import Checkpoints as Checkpoints
+from topic_probe.series.checkpoints import check_checkpoints as check_checkpoints
+from topic_probe.series.checkpoints import checkpoints_in as checkpoints_in
+from topic_probe.series.checkpoints import revisions as revisions
 from topic_probe.series.measured import SeriesReport as SeriesReport
-from topic_probe.series.probe import TopicProbe as TopicProbe
-from topic_probe.series.whole import measure_series as measure_series
+from topic_probe.series.measured import TopicProbe as TopicProbe
+from topic_probe.series.measured import measure_series as measure_series
 from topic_probe.show import figures as figures
 from topic_probe.show.attention_page import show_attention as show_attention
 from topic_probe.show.results_page import report_page as report_page

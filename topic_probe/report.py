@@ -31,7 +31,7 @@ _MODULES = {
     "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history", "topic fit": "text.lda",
     "effects": "measure.effects",
     "co-occurrence": "text.cooccurrence", "comparison": "measure.comparison",
-    "topics": "topics.topics", "checkpoints": "series.check", "series": "series.measured",
+    "topics": "topics.topics", "series": "series.measured",
     "recipe": "paper.recipe",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
