@@ -17,12 +17,12 @@ from topic_probe.contrast import (
     SAME_WORD,
     Contrast,
     PairSums,
-    SourceSums,
     interval_of_sources,
     matched_contrast,
     matched_means,
     word_relations,
 )
+from topic_probe.sums import SourceSums
 from topic_probe.topics import Topics
 
 # Word 3 is in two topics; 9 is the only word of its topic; 0, 4 and everything else have none.

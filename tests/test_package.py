@@ -20,8 +20,8 @@ FILES = {
 
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
-storage options uncertainty estimate words remote
-contrast paired report
+storage options estimate words remote
+contrast sums report
 topics.builtin topics.incidence topics.lists topics.lookup topics.topics topics
 text text.documents text.batches text.encoder text.same_texts text.corpus
 text.lda text.cooccurrence text.word_tokenizer

@@ -7,9 +7,9 @@ import planted_articles
 import pytest
 import scipy.stats
 
-from topic_probe.contrast import SourceSums, interval_of_sources
-from topic_probe.paired import Paired, aligned, paired_sources, paired_words
-from topic_probe.uncertainty import Ends, split_halves
+from topic_probe.contrast import interval_of_sources, paired_sources
+from topic_probe.estimate import Ends, Paired, paired_words, split_halves
+from topic_probe.sums import SourceSums, aligned
 
 
 def models(n_sources=20, ratios=(1.5, 1.2, 1.2), seed=0, n_samples=1):

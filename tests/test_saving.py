@@ -45,7 +45,6 @@ def fit():
 MADE = {
     "agreement": lambda: tp.measure_agreement(tp.build_toy(TOY), loss="squared", n_documents=20),
     "attention": lambda: tp.measure_attention(small_runs.model(), TOPICS, DOCUMENTS, n_permutations=9),
-    "checkpoints": lambda: tp.check_checkpoints(tp.Checkpoints.from_history(measured())),
     "comparison": lambda: tp.compare_reports({"one": embeddings(), "other": embeddings()}),
     "co-occurrence": counts,
     "dynamics": lambda: tp.measure_dynamics(measured()),
@@ -56,7 +55,7 @@ MADE = {
     "matched": lambda: tp.measure_matched(small_runs.model(), TOPICS, cooccurrence=counts(), min_documents=1),
     "matrix": lambda: embeddings().matrices,
     "series": lambda: tp.measure_series(
-        tp.Checkpoints.from_history(measured()), TOY.world.topics, measure=["embeddings"], n_resamples=0
+        {n: tp.build_toy(TOY, seed=n) for n in range(3)}, TOY.world.topics, measure=["embeddings"], n_resamples=0
     ),
     "topic fit": fit,
     "topics": lambda: TOPICS,

@@ -8,16 +8,14 @@ import planted_articles
 import pytest
 import scipy.stats
 
-from topic_probe.contrast import interval_of_sources
-from topic_probe.uncertainty import (
-    Beside,
+from topic_probe.contrast import Beside, interval_of_sources, no_interval_reason
+from topic_probe.estimate import (
     Ends,
     benjamini_hochberg,
     compare,
     divide,
     effective_units,
     needed_permutations,
-    no_interval_reason,
     percentile_interval,
     permutation_p_value,
     resample,

@@ -1,20 +1,20 @@
 """An estimate: a number with how far each unit (source, word, seed) moves it, and all that follows from that.
 
-A number that varies with units has, to first order, the variance Σ ψ², where ψ is what leaving a unit out does to it.
-Whatever is linear in ψ needs no further theory: in a paired difference what units do to both numbers drops out, crossed
-units (other sources *and* other words) add up, and a band over many steps follows from all their ψ together.
+A number has, to first order, the variance Σ ψ², where ψ is what leaving a unit out does to it. Everything here is
+linear in ψ: in a paired difference what units do to both numbers drops out, crossed units (other sources *and* other
+words) add up, and a band over many steps follows from all their ψ together.
 
-Words are special because scores are of pairs. ψ of a word is the sum of what its pairs do, so what belongs to a pair
-alone is in the ψ of two words and counts twice in Σ ψ²; it is taken out once, as in the variance of dyads of Aronow,
-Samii and Assenova (2015): Σ_i ψ_i² − Σ_pairs ψ_ij². The pairs are not kept. Words have signs, half of them +1, and
-D_i = Σ_j s_j ψ_ij has the squares Σ_i D_i² = 2 Σ_pairs ψ_ij² on average; it is linear in the scores as ψ is.
+Scores are of pairs of words. ψ of a word is the sum of what its pairs do, so what belongs to a pair alone is in the ψ
+of two words and counts twice in Σ ψ²; it is taken off once, as in the variance of dyads of Aronow, Samii and
+Assenova (2015): Σ_i ψ_i² − Σ_pairs ψ_ij². Pairs are not kept. Every word has a sign, +1 for half of them, and
+D_i = Σ_j s_j ψ_ij has the squares Σ_i D_i² = 2 Σ_pairs ψ_ij² on average and is as linear as ψ.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
@@ -23,17 +23,15 @@ from topic_probe.options import check_value
 
 Statistic = Literal["ratio", "topic_ratio", "difference"]
 WordStatistic = Literal["ratio", "difference", "effect_size"]
+Compared = Literal["ratio", "topic_ratio", "difference", "effect_size"]
 Alternative = Literal["two-sided", "greater", "less"]
 
 MIN_UNITS = 8  # an interval from fewer sources or words than this says more about them than about the model
 MIN_SEEDS = 3
-
 # Scores whose standard deviation is a millionth of their size differ by rounding alone: that of float32, and of sums.
 _ROUNDING_OF_SCORES = 1e-6
-# Variances below this share of those that they are differences of are rounding.
-_ROUNDING = 1e-12
-# Behind bands and ranks: a share of draws is within 0.016 of the probability.
-_DRAWS = 4000
+_ROUNDING = 1e-12  # of variances, as a share of those that they are differences of
+_DRAWS = 4000  # behind bands and ranks: a share of them is within 0.016 of the probability
 
 # From rows of pooled sums a number and None, or numerator and denominator.
 Terms = Callable[..., tuple[np.ndarray, np.ndarray | None]]
@@ -44,8 +42,8 @@ class Factor:
     """What a number varies with: units of one kind.
 
     Attributes:
-        name: "sources", "words" or "seeds".
-        influence: how far each unit moves the number; the sum of squares is its variance.
+        name: "sources", "words", "seeds" …
+        influence: how far each unit moves the number, scaled so that squares add up to the variance.
         df: the most degrees of freedom that this variance can have; NaN where there are too few units.
         noise: what is in the squares of influence and is no variance of the number, in as many rows as that needs.
         least: the least share of the squares of influence that is variance.
@@ -58,24 +56,23 @@ class Factor:
     least: float = 0.0
 
     @cached_property
-    def squares(self) -> tuple[Float64[np.ndarray, "*cell"], Float64[np.ndarray, "*cell"]]:
-        """Of influence and of noise."""
-        whole = (self.influence**2).sum(0)
-        return whole, np.zeros_like(whole) if self.noise is None else (self.noise**2).sum(0)
+    def squares(self) -> Float64[np.ndarray, "*cell"]:
+        """Of influence, added up."""
+        return np.asarray((self.influence**2).sum(0))
 
-    @property
-    def variance(self) -> Float64[np.ndarray, "*cell"]:
-        """What these units bring to the variance of the number."""
-        whole, noise = self.squares
-        return np.asarray(np.maximum(whole - noise, self.least * whole))
+    @cached_property
+    def share(self) -> Float64[np.ndarray, "*cell"]:
+        """How much of the squares is variance of the number."""
+        if self.noise is None:
+            return np.ones_like(self.squares)
+        left = np.nan_to_num(1 - divide((self.noise**2).sum(0), self.squares))
+        return np.asarray(np.maximum(left, self.least))
 
     @property
     def degrees(self) -> Float64[np.ndarray, "*cell"]:
-        """Of freedom, of the variance: from 1 to ``df``; a difference of two estimates has those of both."""
-        whole, noise = self.squares
+        """Of freedom; fewer where noise, which is estimated too, is a large share. A bound on it is known."""
         degrees = degrees_of_freedom(self.influence, self.df)
-        left = divide(whole - noise, whole)
-        return np.where((noise > 0) & (self.least < left), np.maximum(left * degrees, 1.0), degrees)
+        return np.asarray(np.where(self.share > self.least, np.maximum(self.share * degrees, 1.0), degrees))
 
     def __sub__(self, other: "Factor") -> "Factor":
         if len(self.influence) != len(other.influence):
@@ -83,10 +80,11 @@ class Factor:
                 f"a paired difference needs the same {self.name} on both sides, got {len(self.influence)} and "
                 f"{len(other.influence)}"
             )
-        noise = None if self.noise is None or other.noise is None else self.noise - other.noise
         influence = self.influence - other.influence
-        df = np.minimum(self.df, other.df)
-        return Factor(self.name, influence, df, noise, max(self.least, other.least))
+        rounding = (influence**2).sum(0) <= _ROUNDING * (self.squares + other.squares)
+        noise = None if self.noise is None or other.noise is None else self.noise - other.noise
+        influence = np.where(rounding, 0.0, influence)
+        return Factor(self.name, influence, np.minimum(self.df, other.df), noise, self.least)
 
 
 class Quotient(NamedTuple):
@@ -122,144 +120,154 @@ class Estimate:
     @cached_property
     def variance(self) -> Float64[np.ndarray, "*cell"]:
         """Of all factors together."""
-        return np.asarray(sum(factor.variance for factor in self.factors))
+        return np.asarray(sum(factor.share * factor.squares for factor in self.factors))
 
     @cached_property
     def df(self) -> Float64[np.ndarray, "*cell"]:
         """Degrees of freedom of the variance (Satterthwaite); NaN where a factor has too few units."""
         if len(self.factors) == 1:
             return self.factors[0].degrees
-        own = sum(divide(factor.variance**2, factor.degrees) for factor in self.factors)
-        return np.maximum(divide(self.variance**2, np.asarray(own)), 1.0)
+        parts = [(factor.share * factor.squares) ** 2 / factor.degrees for factor in self.factors]
+        return np.asarray(np.maximum(divide(self.variance**2, np.asarray(sum(parts))), 1.0))
 
     @property
     def standardised(self) -> Float64[np.ndarray, "*cell"]:
-        """In standard errors; infinite where there is no doubt, and 0 of nothing."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(self.value == 0, 0.0, self.value / np.sqrt(self.variance))
+        """The value in standard errors."""
+        return standardised(self.value, self.variance)
 
     def __sub__(self, other: "Estimate") -> "Estimate":
         """The paired difference (of logarithms: the quotient of the ratios): what units do to both drops out.
 
-        NaN degrees of freedom where a ratio has a denominator that may be 0.
+        No degrees of freedom where a ratio has a denominator that may be 0.
 
         Raises:
             ValueError: where the two have other units, or one is a logarithm and the other is not.
         """
         if np.any(self.log != other.log):
-            raise ValueError(
-                "one side is the logarithm of a ratio and the other is not: make both with positive=False"
-            )
+            raise ValueError("one side is the logarithm of a ratio, the other is not: pass positive=False")
         value = np.asarray(self.value - other.value)
         size = np.maximum(np.abs(self.value), np.abs(other.value))
-        value = np.where(np.abs(value) <= _ROUNDING * size, 0.0, value)
-        factors = []
-        for mine, yours in zip(self.factors, other.factors, strict=True):
-            factor = mine - yours
-            rounding = factor.squares[0] <= _ROUNDING * (mine.squares[0] + yours.squares[0])
-            known = self._has_ratio & other._has_ratio
-            df = np.where(known, factor.df, np.nan)
-            influence = np.where(rounding, 0.0, factor.influence)
-            factors.append(replace(factor, influence=influence, df=df))
-        return Estimate(value, tuple(factors), self.log)
+        clear = np.where(self._is_clear & other._is_clear, 1.0, np.nan)
+        factors = [mine - yours for mine, yours in zip(self.factors, other.factors, strict=True)]
+        kept = tuple(replace(factor, df=factor.df * clear) for factor in factors)
+        return Estimate(np.where(np.abs(value) <= _ROUNDING * size, 0.0, value), kept, self.log)
 
     @property
-    def _has_ratio(self) -> Bool[np.ndarray, "*cell"]:
-        """Where the number can be compared as it is: no ratio, a logarithm, or a denominator that is not around 0."""
+    def _is_clear(self) -> Bool[np.ndarray, "*cell"] | bool:
+        """Where the number is no ratio to a mean that is around 0."""
         if self.quotient is None:
-            return np.full(self.value.shape, True)
+            return True
         _, below, _, of_below = self.quotient
-        reach = student(np.full(below.shape, max(len(of_below) - 1.0, 1.0)), 0.95)
-        return np.asarray((below > reach * np.sqrt((of_below**2).sum(0))) | self.log)
+        df = np.full(below.shape, max(len(of_below) - 1.0, 1.0))
+        return np.asarray((t_interval(below, (of_below**2).sum(0), df, 0.95)[..., 0] > 0) | self.log)
 
     def crossed(self, *others: Factor) -> "Estimate":
         """The same number, which varies with further units that have nothing to do with these."""
         return replace(self, factors=(*self.factors, *others))
 
-    def __getitem__(self, cells: object) -> "Estimate":
+    def __getitem__(self, cells: Any) -> "Estimate":
         """Some of the cells."""
-
-        def rows(part: np.ndarray) -> np.ndarray:
-            return np.stack([np.asarray(row[cells]) for row in part]) if len(part) else part  # type: ignore[index]
-
-        factors = tuple(
+        at = cells if isinstance(cells, tuple) else (cells,)
+        rows = (slice(None), *at)
+        factors = [
             replace(
-                factor, influence=rows(factor.influence), df=np.asarray(factor.df[cells]),  # type: ignore[index]
-                noise=None if factor.noise is None else rows(factor.noise),
+                factor, influence=factor.influence[rows], df=np.asarray(factor.df[at]),
+                noise=None if factor.noise is None else factor.noise[rows],
             )
             for factor in self.factors
-        )  # fmt: skip
-        log = self.log if isinstance(self.log, bool) else np.asarray(self.log[cells])  # type: ignore[index]
+        ]  # fmt: skip
         quotient = None
         if self.quotient is not None:
-            above, below, *moved = self.quotient
-            quotient = Quotient(above[cells], below[cells], *map(rows, moved))  # type: ignore[index]
-        return Estimate(np.asarray(self.value[cells]), factors, log, quotient)  # type: ignore[index]
+            above, below, of_above, of_below = self.quotient
+            quotient = Quotient(above[at], below[at], of_above[rows], of_below[rows])
+        log = np.broadcast_to(self.log, self.value.shape)[at]
+        return Estimate(np.asarray(self.value[at]), tuple(factors), log, quotient)
 
     def interval(self, confidence: float = 0.95) -> Float64[np.ndarray, "*cell 2"]:
-        """Low and high: Student's t, of logarithms exp of it, of other ratios by Fieller's theorem.
+        """Low and high: Student's t; of logarithms exp of it, of other ratios by Fieller's theorem.
 
         NaN where a factor has too few units. Of a ratio by Fieller, an end is infinite where the denominator is not
         told from 0, and NaN where it is not positive, or neither it nor the numerator is told from 0.
         """
-        check_confidence(confidence)
-        reach = student(self.df, confidence)
-        with np.errstate(invalid="ignore", over="ignore"):
-            width = reach * np.sqrt(self.variance)
-            ends = np.stack([self.value - width, self.value + width], -1)
-            log = np.broadcast_to(self.log, self.value.shape)[..., None]
+        check_interval(0, confidence)
+        ends = t_interval(self.value, self.variance, self.df, confidence)
+        log = np.broadcast_to(self.log, self.value.shape)[..., None]
+        with np.errstate(over="ignore", invalid="ignore"):
             ends = np.where(log, np.exp(ends), ends)
         if self.quotient is None:
             return ends
-        scale = reach**2 * divide(self.variance, self.factors[0].squares[0])
-        return np.where(log, ends, _fieller(self.quotient, scale))
+        wider = divide(self.variance, self.factors[0].squares)
+        return np.where(log, ends, _fieller(self.quotient, student(self.df, confidence) ** 2 * wider))
 
     def p_value(self) -> Float64[np.ndarray, "*cell"]:
-        """Two-sided, of no difference (0), or of a ratio of 1; NaN where there is no interval."""
+        """Two-sided, of no difference (0) or a ratio of 1; NaN where there is no interval."""
         from scipy.special import stdtr
 
-        number = self
+        t = self.standardised
         if self.quotient is not None:  # above − below is 0 where the ratio is 1
-            _, below, of_above, of_below = self.quotient
-            log = np.broadcast_to(self.log, self.value.shape)
-            moved = np.where(log, self.influence, divide(of_above - of_below, below))
-            first = replace(self.factors[0], influence=moved)
-            number = Estimate(np.where(log, self.value, self.value - 1), (first, *self.factors[1:]))
-        return np.asarray(np.minimum(1.0, 2 * stdtr(number.df, -np.abs(number.standardised))))
+            above, below, of_above, of_below = self.quotient
+            wider = divide(self.variance, self.factors[0].squares)
+            of_rest = ((of_above - of_below) ** 2).sum(0) * wider
+            t = np.where(self.log, t, divide(above - below, np.sqrt(of_rest)))
+        return np.asarray(np.minimum(1.0, 2 * stdtr(self.df, -np.abs(t))))
 
-    def draws(self, *, seed: int = 0, n: int = _DRAWS) -> Float64[np.ndarray, "draw *cell"]:
+    def draws(self, *, seed: int = 0) -> Float64[np.ndarray, "draw *cell"]:
         """How far the number may be off, as a multivariate Student t distribution over all cells has it.
 
-        Estimates of the same units have the same draws: where these move several numbers, they do so together.
+        Estimates of the same units have the same draws: units move several numbers together.
         """
-        flat = self.value.reshape(-1)
-        moved = np.zeros((n, len(flat)))
+        moved = np.zeros((_DRAWS, self.value.size))
         for factor in self.factors:
             generator = np.random.default_rng([seed, *factor.name.encode()])
-            weights = generator.standard_normal((n, len(factor.influence)))
-            share = np.sqrt(np.nan_to_num(divide(factor.variance, factor.squares[0])))
-            moved += weights @ (share * factor.influence).reshape(len(factor.influence), -1)
-        uniform = np.random.default_rng([seed, 3]).random(n)
-        least = np.min(self.df, initial=np.inf)
-        return np.asarray((moved * student_scale(least, uniform)[:, None]).reshape(n, *self.value.shape))
+            weights = generator.standard_normal((_DRAWS, len(factor.influence)))
+            scaled = np.sqrt(factor.share) * factor.influence
+            moved += weights @ scaled.reshape(len(scaled), -1)
+        least, uniform = np.min(self.df, initial=np.inf), np.random.default_rng([seed]).random(_DRAWS)
+        moved *= student_scale(float(least), uniform)[:, None]
+        return moved.reshape(_DRAWS, *self.value.shape)
 
     def band(self, confidence: float = 0.95, *, seed: int = 0) -> Float64[np.ndarray, "*cell 2"]:
-        """Low and high around all cells at once: the band holds all of them so often (max |t| of draws)."""
-        check_confidence(confidence)
-        with np.errstate(invalid="ignore"):
-            reach = np.quantile(max_t(self, seed=seed), confidence)
-        width = reach * np.sqrt(self.variance)
+        """Low and high of a band that holds all cells at once, by the largest |t| of draws."""
+        check_interval(0, confidence)
+        width = np.quantile(max_t(self, seed=seed), confidence) * np.sqrt(self.variance)
         return np.stack([self.value - width, self.value + width], -1)
 
 
 def max_t(estimate: Estimate, *, seed: int = 0) -> Float64[np.ndarray, " draw"]:
     """The largest |t| over all cells in draws around no effect at all, in ascending order."""
-    drawn = np.abs(estimate.draws(seed=seed)).reshape(_DRAWS, -1)
-    errors = np.sqrt(estimate.variance).reshape(-1)
-    return np.sort(np.where(drawn > 0, divide(drawn, errors), 0.0).max(1, initial=0.0))
+    drawn = divide(np.abs(estimate.draws(seed=seed)), np.sqrt(estimate.variance))
+    return np.sort(np.nan_to_num(drawn).reshape(len(drawn), -1).max(1, initial=0.0))
 
 
-# ---------------------------------------------------------------------------- over sources
+def ranks(estimates: Sequence[Estimate], *, seed: int = 0) -> Float64[np.ndarray, "estimate rank *cell"]:
+    """How likely each estimate is the highest, the second highest, and so on; ties share their ranks.
+
+    Exact for two, by draws for more. NaN where a number or its variance is not known.
+    """
+    from scipy.special import stdtr
+
+    values = np.stack([one.value for one in estimates])
+    if len(estimates) == 1:
+        return np.where(np.isnan(values), np.nan, 1.0)[:, None]
+    if len(estimates) == 2:
+        moved = estimates[0] - estimates[1]
+        first = np.where((moved.value == 0) & ~np.isnan(moved.df), 0.5, stdtr(moved.df, moved.standardised))
+        return np.stack([[first, 1 - first], [1 - first, first]])
+    known = np.isfinite(values).all(0) & ~np.isnan([one.df for one in estimates]).any(0)
+    drawn = np.stack([one.draws(seed=seed) + one.value for one in estimates])
+    slack = 1e-9 * np.abs(drawn).max(0)
+    above = (drawn[None] > drawn[:, None] + slack).sum(
+        1
+    )  # [estimate, draw, *cell]: how many others are higher
+    tied = (np.abs(drawn[None] - drawn[:, None]) <= slack).sum(1)
+    shares = [
+        (((rank >= above) & (rank < above + tied)) / np.maximum(tied, 1)).mean(1)
+        for rank in range(len(values))
+    ]
+    return np.where(known, np.stack(shares, 1), np.nan)
+
+
+# ---------------------------------------------------------------------------- over sources and seeds
 
 
 def jackknife(
@@ -271,10 +279,9 @@ def jackknife(
 ) -> Estimate:
     """A number that follows from pooled sums, from leaving out every source once; nothing is drawn.
 
-    A ratio of scores that are never negative is taken by its logarithm, which is closer to a normal distribution;
-    others keep numerator and denominator, for Fieller's theorem. Degrees of freedom are at most one less than the
-    number of equal sources that carry as many pairs (Kish), and NaN where fewer than eight sources have pairs of each
-    kind, where the number is NaN, and of a ratio where its denominator is not positive.
+    A ratio of scores that are never negative is taken by its logarithm, which is closer to a normal distribution.
+    Degrees of freedom are at most one less than the number of equal sources that carry as many pairs (Kish), and NaN
+    where fewer than eight sources have pairs of each kind, the number is NaN, or a denominator is not positive.
 
     Args:
         terms: from rows of pooled sums the number and None, or numerator and denominator.
@@ -282,46 +289,72 @@ def jackknife(
         pairs: how many pairs a source has, of every kind that the number needs.
         positive: where all scores are at least 0.
     """
-    n, whole = len(sums[0]), [part.sum(0, keepdims=True) for part in sums]
-    above, below = (None if part is None else part[0] for part in terms(*whole))
-    without = terms(*(total - part for total, part in zip(whole, sums, strict=True)))
-    assert above is not None
+    whole = [part.sum(0, keepdims=True) for part in sums]
+    (above, *_), below = terms(*whole)
+    above_without, below_without = terms(*(total - part for total, part in zip(whole, sums, strict=True)))
     effective = np.min([effective_units(part) for part in pairs], axis=0)
     missing = (effective == 0) | np.isnan(above)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        if below is None or without[1] is None:
-            log, quotient, value, influence = False, None, above, _moved(without[0])
-        else:
-            missing |= ~(below > 0)
-            value, of_log = np.log(above / below), np.log(without[0] / without[1])
-            log = np.asarray(positive & np.isfinite(value) & np.isfinite(of_log).all(0))[0]
-            quotient = Quotient(above, below, _moved(without[0]), _moved(without[1]))
-            linear = divide(quotient.of_above - above / below * quotient.of_below, below)
-            influence = np.where(log, _moved(of_log), linear)
-            value = np.where(log, value, divide(above, below))
-    df = np.where(missing | (n < MIN_UNITS), np.nan, effective - 1)
-    return Estimate(value, (Factor("sources", influence, df),), log, quotient)
+    log: Bool[np.ndarray, "*cell"] | bool = False
+    value, influence, quotient = above, _moved(above_without), None
+    if below is not None and below_without is not None:
+        quotient = Quotient(above, below[0], influence, _moved(below_without))
+        value, missing = divide(above, below[0]), missing | ~(below[0] > 0)
+        influence = divide(influence - value * quotient.of_below, below[0])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            of_log, without = np.log(value), np.log(divide(above_without, below_without))
+        allowed = np.broadcast_to(positive, (1, *of_log.shape))[0]
+        log = allowed & np.isfinite(of_log) & np.isfinite(without).all(0)
+        value, influence = np.where(log, of_log, value), np.where(log, _moved(without), influence)
+    df = np.where(missing | (len(sums[0]) < MIN_UNITS), np.nan, effective - 1)
+    return Estimate(np.asarray(value), (Factor("sources", influence, df),), log, quotient)
 
 
-def _moved(without: Float64[np.ndarray, "unit *cell"]) -> Float64[np.ndarray, "unit *cell"]:
-    """How far leaving out each unit moves a number, scaled so that squares add up to its variance."""
+def _moved(without: np.ndarray) -> np.ndarray:
+    """How far leaving out each unit moves a number."""
     n = max(len(without), 1)
-    return np.asarray((without - without.sum(0) / n) * np.sqrt((n - 1) / n))
+    with np.errstate(invalid="ignore"):
+        return np.asarray((without - without.sum(0) / n) * np.sqrt((n - 1) / n))
 
 
 def over_seeds(values: Float64[np.ndarray, "seed *cell"]) -> Estimate:
-    """The mean of a number over seeds, or other runs that have nothing in common; at least three for an interval."""
+    """The mean of a number over seeds, or other runs with nothing in common; three at least for an interval."""
     n = len(values)
-    df = np.full(values.shape[1:], np.nan if n < MIN_SEEDS else n - 1.0)
+    df = np.full(values.shape[1:], n - 1.0 if n >= MIN_SEEDS else np.nan)
     influence = (values - values.mean(0)) / np.sqrt(n * max(n - 1, 1))
     return Estimate(values.mean(0), (Factor("seeds", influence, df),))
 
 
-def extra_variance(
-    name: str, variance: Float64[np.ndarray, "*cell"], df: Float64[np.ndarray, "*cell"]
+def over_refits(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean of a number over refits (of topics, say) that were measured on the same sources, as it varies with both.
+
+    What sources do to the spread of refits is counted with sources and taken off. Three refits at least.
+    """
+    k, first = len(estimates), estimates[0]
+    value = np.mean([one.value for one in estimates], axis=0)
+    shared = replace(first.factors[0], influence=np.mean([one.influence for one in estimates], axis=0))
+    scale = np.sqrt(k * max(k - 1, 1))
+    apart = np.stack([one.value - value for one in estimates]) / scale
+    noise = np.concatenate([one.influence - shared.influence for one in estimates]) / scale
+    df = np.full(value.shape, k - 1.0 if k >= MIN_SEEDS else np.nan)
+    return Estimate(value, (shared, Factor("refits", apart, df, noise)), first.log)
+
+
+def beside_sources(
+    name: str, by_fold: Float64[np.ndarray, "fold unit *cell"], df: Float64[np.ndarray, "*cell"]
 ) -> Factor:
-    """A factor of which only the variance is known, for `Estimate.crossed`."""
-    return Factor(name, np.sqrt(variance)[None], df)
+    """Units (words, say) that are crossed with sources, from how far each moves the number in folds of the sources.
+
+    What differs between folds is noise of sources, which is counted where these are, and is taken off: the variance of
+    two crossed factors is the sum of theirs less that of their cells.
+    """
+    k = len(by_fold)
+    noise = (by_fold - by_fold.mean(0)) * np.sqrt(k / (k - 1))
+    return Factor(name, by_fold.sum(0), df, noise.reshape(-1, *by_fold.shape[2:]))
+
+
+def extra_variance(name: str, variance: np.ndarray, df: np.ndarray) -> Factor:
+    """A factor of which only the variance is known, for `Estimate.crossed`; NaN leaves no interval."""
+    return Factor(name, np.sqrt(variance)[None], np.where(np.isnan(variance), np.nan, df))
 
 
 # ---------------------------------------------------------------------------- over words
@@ -359,13 +392,10 @@ def over_words(
     *,
     statistic: WordStatistic = "ratio",
 ) -> Estimate:
-    """A statistic of mean scores between words, as it varies with the words that a topic (the stratum) happens to have.
+    """A statistic of mean scores between words, as it varies with the words that each topic (stratum) happens to have.
 
-    A word also stands in the sums of its partners, which takes 1/(n − 1) off its own deviation in a topic of n words;
-    that is put back, and the squares of signed sums are scaled so that they are right on average where scores are
-    μ + h_i + h_j + ε_ij. Of few words they say little, so of d degrees of freedom d/(d + 3) of them are taken off:
-    that holds the truth 95 % of the time in simulations from ten words on (`demos/trust.md`).
-    Degrees of freedom are NaN where fewer than eight words have pairs of each kind.
+    Degrees of freedom are NaN where fewer than eight words have pairs of each kind. Coverage is simulated in
+    `tests/benchmarks/validate.py`.
 
     Args:
         ends: what every word adds to all pairs.
@@ -373,113 +403,85 @@ def over_words(
         strata: the topic of every word.
         statistic: "effect_size" needs squares.
     """
-    if statistic == "effect_size" and squares is None:
+    if check_value("statistic", statistic, WordStatistic) == "effect_size" and squares is None:
         raise ValueError("effect sizes need the squared scores of words: measure with effect_size=True")
-    topic, sizes, lone = _topics_of(strata)
-    n, n_words = sizes[topic][:, None], len(strata)
-
-    def centred(part: np.ndarray) -> np.ndarray:
-        means = np.zeros((len(sizes), part.shape[1]))
-        np.add.at(means, topic, part)
-        return np.asarray(part - (means / sizes[:, None])[topic])
-
-    same, n_same, different, n_different = (part.reshape(2, n_words, -1) for part in ends)
-    # A stratum of n words has (n − 1)/n of the variance.
-    scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
-    own = np.where(lone, scale, scale * divide(n - 1, n - 2))
-    once = np.where(lone, scale, divide(n, np.sqrt((n - 1) * (n - 2)))) * np.sqrt(0.5)
-    a, moved_a, pairs_a, of_same = _mean_of(same, n_same)
-    b, moved_b, pairs_b, of_different = _mean_of(different, n_different)
-    moved_a, moved_b = own * centred(moved_a), scale * centred(moved_b)
-    pairs_a, pairs_b = once * centred(pairs_a), np.sqrt(0.5) * scale * centred(pairs_b)
-    effective = np.minimum(effective_units(of_same), effective_units(of_different))
-    df = np.broadcast_to(effective * (1 - len(sizes) / max(n_words, 1)), a.shape)
-    missing, shrunk = (df == 0) | np.isnan(a - b), np.sqrt(df / (df + 3))
-    quotient = None
+    same, n_same, different, n_different = (part.reshape(2, len(strata), -1) for part in ends)
+    topics = _Topics(strata)
+    a, of_a, pairs_a = _mean_of(same, n_same)
+    b, of_b, pairs_b = _mean_of(different, n_different)
+    of_a, of_b = topics.own * topics.centred(of_a), topics.scale * topics.centred(of_b)
+    pairs_a = topics.own_pairs * topics.centred(pairs_a)
+    pairs_b = np.sqrt(0.5) * topics.scale * topics.centred(pairs_b)
+    effective = np.minimum(effective_units(n_same.sum(0)), effective_units(n_different.sum(0)))
+    df = effective * (1 - topics.n / max(len(strata), 1)) + np.zeros_like(a)
+    # Of few words the squares of signed sums say little: fewer of them are taken off, as simulations want it.
+    shrunk = np.sqrt(df / (df + 3))
     if statistic == "ratio":
-        quotient, value, slope, unit = Quotient(a, b, moved_a, moved_b), divide(a, b), divide(a, b), b
-        missing |= ~(b > 0)
+        value, quotient, unknown = divide(a, b), Quotient(a, b, of_a, of_b), ~(b > 0)
+        influence, noise = (
+            divide(top - value * bottom, b) for top, bottom in ((of_a, of_b), (pairs_a, pairs_b))
+        )
     else:
-        value, slope, unit = a - b, np.ones_like(a), np.ones_like(a)
-    influence, noise = moved_a - slope * moved_b, pairs_a - slope * pairs_b
-    if statistic == "effect_size":
-        assert squares is not None
-        scores, counts = same.sum(0) + different.sum(0), of_same + of_different
-        mean, square = divide(scores.sum(0), counts.sum(0)), divide(squares.sum(0), counts.sum(0))
-        unit = standard_deviation(scores.sum(0), counts.sum(0), squares.sum(0))
-        of_variance = squares - square * counts - 2 * mean * (scores - mean * counts)
-        spread = scale * centred(2 * divide(of_variance, counts.sum(0)))
-        influence = influence - divide(value, 2 * unit**2) * spread
-        value = divide(value, unit)
-        missing |= np.isnan(value)
-    factor = Factor(
-        "words", divide(influence, unit), np.where(missing, np.nan, df), shrunk * divide(noise, unit), 0.5
-    )
-    return Estimate(value, (factor,), quotient=quotient)
+        value, quotient, influence, noise = a - b, None, of_a - of_b, pairs_a - pairs_b
+        if squares is not None and statistic == "effect_size":
+            scores, n = same.sum(0) + different.sum(0), n_same.sum(0) + n_different.sum(0)
+            spread = standard_deviation(scores.sum(0), n.sum(0), squares.sum(0))
+            mean, square = divide(scores.sum(0), n.sum(0)), divide(squares.sum(0), n.sum(0))
+            of_variance = squares - square * n - 2 * mean * (scores - mean * n)
+            of_variance = topics.scale * topics.centred(2 * divide(of_variance, n.sum(0)))
+            influence = divide(influence - divide(value, 2 * spread**2) * of_variance, spread)
+            value, noise = divide(value, spread), divide(noise, spread)
+        unknown = np.isnan(value)
+    df = np.where(unknown | (df == 0), np.nan, df)
+    return Estimate(value, (Factor("words", influence, df, shrunk * noise, 0.5),), quotient=quotient)
 
 
-def _topics_of(
-    strata: Int64[np.ndarray, "word"],
-) -> tuple[Int64[np.ndarray, "word"], Float64[np.ndarray, "topic"], Bool[np.ndarray, "word 1"]]:
-    """The topic of every word, their sizes, and which words are lone: have at most one other in their topic.
+class _Topics:
+    """Topics of words, and the factors that make squares of what words do right on average where topics have n words.
 
-    Lone words are taken as one topic, because both words of a pair move it alike and show no spread between them.
+    A stratum of n words has (n − 1)/n of the variance, and a word also stands in the sums of its partners, which takes
+    1/(n − 1) off its own deviation. For pairs the factor is exact where scores are μ + h_i + h_j + ε_ij. Words with at
+    most one other in their topic are taken as one topic, as both words of a pair move it alike.
     """
-    _, topic, sizes = np.unique(strata, return_inverse=True, return_counts=True)
-    lone = sizes[topic] < 3
-    _, topic, sizes = np.unique(np.where(lone, -1, topic), return_inverse=True, return_counts=True)
-    return topic, sizes.astype(np.float64), lone[:, None]
+
+    def __init__(self, strata: Int64[np.ndarray, "word"]) -> None:
+        _, topic, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+        lone = (sizes[topic] < 3)[:, None]
+        _, self.topic, self.sizes = np.unique(
+            np.where(lone[:, 0], -1, topic), return_inverse=True, return_counts=True
+        )
+        self.n, n = len(self.sizes), self.sizes[self.topic][:, None].astype(np.float64)
+        self.scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
+        self.own = np.where(lone, self.scale, self.scale * divide(n - 1, n - 2))
+        pairs = np.sqrt(divide(n**2, 2 * (n - 1) * (n - 2)))
+        self.own_pairs = np.where(lone, np.sqrt(0.5) * self.scale, pairs)
+
+    def centred(self, part: Float64[np.ndarray, "word item"]) -> Float64[np.ndarray, "word item"]:
+        """Less the mean of every topic."""
+        means = np.zeros((self.n, part.shape[1]))
+        np.add.at(means, self.topic, part)
+        return np.asarray(part - (means / self.sizes[:, None])[self.topic])
 
 
-def _mean_of(
-    sums: Float64[np.ndarray, "half word item"], counts: Float64[np.ndarray, "half word #item"]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A mean over pairs, how far each word moves it, that with the signs of its partners, and its numbers of pairs.
+def _mean_of(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A mean over pairs, how far each word moves it, and that with the signs of its partners.
 
-    A word whose partners all have one sign says nothing of single pairs: its signed sum is 0.
+    A word whose partners all have one sign says nothing of single pairs.
     """
     whole, n = sums.sum(0), counts.sum(0)
-    mean = divide(whole.sum(0), n.sum(0))
-    weight = divide(2 * n, n.sum(0))  # every pair has two ends
+    mean, weight = divide(whole.sum(0), n.sum(0)), divide(2 * n, n.sum(0))  # every pair has two ends
     moved = np.where(n > 0, weight * (divide(whole, n) - mean), 0.0)
-    by_sign = divide(sums, counts)
-    signed = np.where((counts > 0).all(0), weight * (by_sign[0] - by_sign[1]) / 2, 0.0)
-    return mean, moved, signed, n
-
-
-# ---------------------------------------------------------------------------- ranks
-
-
-def ranks(estimates: Sequence[Estimate], *, seed: int = 0) -> Float64[np.ndarray, "estimate rank *cell"]:
-    """How likely each estimate is the highest, the second highest, and so on; ties share their ranks.
-
-    Exact for two, by draws for more. NaN where a number or its variance is not known.
-    """
-    from scipy.special import stdtr
-
-    m, shape = len(estimates), estimates[0].value.shape
-    if m == 2:
-        moved = estimates[0] - estimates[1]
-        first = np.where(moved.value == 0, 0.5, stdtr(moved.df, moved.standardised))
-        first = np.where(np.isnan(moved.df), np.nan, first)
-        return np.stack([[first, 1 - first], [1 - first, first]])
-    values = np.stack([one.value for one in estimates])
-    if m == 1:
-        return np.where(np.isnan(values), np.nan, 1.0)[:, None]
-    known = np.isfinite(values).all(0) & ~np.isnan([one.df for one in estimates]).any(0)
-    drawn = np.stack([one.draws(seed=seed) + one.value for one in estimates])
-    slack = 1e-9 * np.abs(drawn).max(0)
-    above = (drawn[None] > drawn[:, None] + slack).sum(
-        1
-    )  # [estimate, draw, *cell]: how many others are higher
-    tied = (np.abs(drawn[None] - drawn[:, None]) <= slack).sum(1)
-    found = np.zeros((m, m, *shape))
-    for rank in range(m):
-        found[:, rank] = (((rank >= above) & (rank < above + tied)) / tied).mean(1)
-    return np.where(known, found, np.nan)
+    first, second = divide(sums, counts)
+    return mean, moved, np.where((counts > 0).all(0), weight * (first - second) / 2, 0.0)
 
 
 # ---------------------------------------------------------------------------- arithmetic
+
+
+def effective_units(weights: Float64[np.ndarray, "unit *cell"]) -> Float64[np.ndarray, "*cell"]:
+    """How many equal units weigh as much as these (Kish); 0 where fewer than eight have any weight."""
+    enough = (weights > 0).sum(0) >= MIN_UNITS
+    return np.where(enough, divide(weights.sum(0) ** 2, (weights**2).sum(0)), 0.0)
 
 
 def degrees_of_freedom(
@@ -505,36 +507,44 @@ def student(degrees: Float64[np.ndarray, "*cell"], confidence: float) -> Float64
     return np.asarray(stdtrit(degrees, 0.5 + confidence / 2))
 
 
-def check_confidence(confidence: float) -> None:
-    """Refuse what intervals cannot be computed with."""
-    if not 0 < confidence < 1:
-        raise ValueError(
-            "confidence is the share of intervals that is to hold the true number and must lie between 0 and 1, "
-            f"got {confidence}"
-        )
+def t_interval(
+    number: np.ndarray, variance: np.ndarray, degrees: np.ndarray, confidence: float
+) -> Float64[np.ndarray, "*cell 2"]:
+    """Low and high of a number whose variance has so many degrees of freedom; NaN where one is NaN."""
+    reach = student(degrees, confidence) * np.sqrt(variance)
+    return np.stack([number - reach, number + reach], axis=-1)
 
 
-def _fieller(quotient: Quotient, scale: Float64[np.ndarray, "*cell"]) -> Float64[np.ndarray, "*cell 2"]:
-    """The ratios r with (above − r below)² ≤ scale · Σ of its squares: between the roots of a r² − 2 b r + c."""
+def standardised(number: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """In standard errors; infinite where there is no doubt, and 0 of nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(number == 0, 0.0, number / np.sqrt(variance))
+
+
+def student_scale(degrees: float, uniform: Float64[np.ndarray, " draw"]) -> Float64[np.ndarray, " draw"]:
+    """What makes normal draws those of a Student t distribution, from uniform numbers."""
+    from scipy.special import gammaincinv
+
+    return np.asarray(np.sqrt(degrees / (2 * gammaincinv(degrees / 2, uniform))))
+
+
+def _fieller(quotient: Quotient, reach: np.ndarray) -> np.ndarray:
+    """The ratios r with (above − r below)² ≤ reach · what units do to it: between the roots of a r² − 2 b r + c."""
     above, below, of_above, of_below = quotient
-    with np.errstate(invalid="ignore"):
-        a = below**2 - scale * (of_below**2).sum(0)
-        b = above * below - scale * (of_above * of_below).sum(0)
-        c = above**2 - scale * (of_above**2).sum(0)
+    a = below**2 - reach * (of_below**2).sum(0)
+    b = above * below - reach * (of_above * of_below).sum(0)
+    c = above**2 - reach * (of_above**2).sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
         # Negative, but for rounding, only where neither the numerator nor the denominator is told from 0.
         root = np.sqrt(np.where(a > 0, np.maximum(b**2 - a * c, 0), b**2 - a * c))
-    roots = np.sort([divide(b - root, a), divide(b + root, a)], axis=0)
+        roots = np.sort([(b - root) / a, (b + root) / a], axis=0)
     # Where the denominator is not told from 0, the ratios beyond the roots are held: those on this number's side.
     low = np.where(a > 0, roots[0], np.where(above > 0, roots[1], -np.inf))
     high = np.where(a > 0, roots[1], np.where(above > 0, np.inf, roots[0]))
     return np.where(np.isnan(root)[..., None], np.nan, np.stack([low, high], axis=-1))
 
 
-def standard_deviation(
-    total: Float64[np.ndarray, "*shape"],
-    n: Float64[np.ndarray, "*#shape"],
-    squares: Float64[np.ndarray, "*shape"],
-) -> Float64[np.ndarray, "*shape"]:
+def standard_deviation(total: np.ndarray, n: np.ndarray, squares: np.ndarray) -> np.ndarray:
     """The standard deviation of n numbers around their mean, from their sum and the sum of their squares.
 
     0 where they differ by rounding only; NaN where there are none, or their squares are not known.
@@ -544,47 +554,15 @@ def standard_deviation(
     return np.asarray(np.sqrt(np.where(variance <= _ROUNDING_OF_SCORES**2 * second, 0.0, variance)))
 
 
-def effect_size(
-    same: Float64[np.ndarray, "*shape"],
-    n_same: Float64[np.ndarray, "*#shape"],
-    different: Float64[np.ndarray, "*shape"],
-    n_different: Float64[np.ndarray, "*#shape"],
-    squares: Float64[np.ndarray, "*shape"],
-) -> Float64[np.ndarray, "*shape"]:
-    """The difference of two means in standard deviations of the scores of both kinds together.
-
-    From sums of scores, numbers of pairs, and the sum of the squared scores of both kinds.
-    """
-    difference = divide(same, n_same) - divide(different, n_different)
-    return divide(difference, standard_deviation(same + different, n_same + n_different, squares))
-
-
-def effective_units(weights: Float64[np.ndarray, "unit *shape"]) -> Float64[np.ndarray, "*shape"]:
-    """How many equal units weigh as much as these (Kish); 0 where fewer than eight have any weight.
-
-    One long document among many short ones carries most pairs, and then an interval is as uncertain as one
-    from few documents.
-    """
-    enough = (weights > 0).sum(0) >= MIN_UNITS
-    return np.where(enough, divide(weights.sum(0) ** 2, (weights**2).sum(0)), 0.0)
-
-
-def no_interval_reason(interval: Float64[np.ndarray, "*shape 2"], n_units: int, what: str) -> str | None:
-    """Why cells of an interval are NaN, or None if all have one."""
-    if not np.isnan(interval).any():
-        return None
-    if n_units < MIN_UNITS:
-        few = f"{n_units} {what}"
-        if n_units == 1 and what == "sources":
-            few = "one text or article cannot show how others would differ"
-        return f"no interval: {few}, at least {MIN_UNITS} are needed"
-    return f"no interval where fewer than {MIN_UNITS} {what} have pairs or the different-topic mean is near 0"
-
-
-def with_interval(value: float, interval: Float64[np.ndarray, "2"] | tuple[float, float]) -> str:
-    """A number as people read it, with its interval if it has one."""
-    low, high = interval
-    return f"{value:.4g}" if np.isnan([low, high]).any() else f"{value:.4g} [{low:.4g}, {high:.4g}]"
+def check_interval(n_resamples: int, confidence: float) -> None:
+    """Refuse what intervals cannot be computed with, before anything slow; no resamples at all are fine."""
+    if n_resamples < 0:
+        raise ValueError(f"n_resamples must be at least 0 (no intervals), got {n_resamples}")
+    if not 0 < confidence < 1:
+        raise ValueError(
+            "confidence is the share of intervals that is to hold the true number and must lie between 0 and 1, "
+            f"got {confidence}"
+        )
 
 
 def permutation_p_value(
@@ -638,3 +616,107 @@ def divide(top: np.ndarray | np.float64, bottom: np.ndarray | np.float64) -> np.
     top, bottom = np.broadcast_arrays(top, bottom)
     quotient: np.ndarray = np.divide(top, bottom, out=np.full(bottom.shape, np.nan), where=bottom != 0)
     return quotient
+
+
+# ---------------------------------------------------------------------------- several models
+
+
+class Difference(NamedTuple):
+    """What one model has more than another: a quotient where ratios are compared by logarithms; interval; p-value."""
+
+    number: Float64[np.ndarray, "*cell"]
+    interval: Float64[np.ndarray, "*cell 2"]
+    p_value: Float64[np.ndarray, "*cell"]
+
+
+@dataclass(frozen=True, eq=False)
+class Paired:
+    """A number of several models that were measured on the same sources or words.
+
+    Attributes:
+        estimates: of every model.
+        confidence: of intervals.
+    """
+
+    estimates: Sequence[Estimate]
+    confidence: float = 0.95
+
+    @property
+    def values(self) -> Float64[np.ndarray, "model *cell"]:
+        """The number of every model; its logarithm where `logarithm`."""
+        return np.stack([one.value for one in self.estimates])
+
+    @property
+    def logarithm(self) -> bool:
+        """Whether values are logarithms of ratios."""
+        return bool(np.all([np.all(one.log) for one in self.estimates]))
+
+    def difference(self, first: int, second: int) -> Difference:
+        """What a model has more than another."""
+        moved = self.estimates[first] - self.estimates[second]
+        number = np.exp(moved.value) if self.logarithm else moved.value
+        return Difference(np.asarray(number), moved.interval(self.confidence), moved.p_value())
+
+    def ranks(self, *, seed: int = 0) -> Float64[np.ndarray, "model rank *cell"]:
+        """How likely a model has the highest number, the second highest, and so on."""
+        return ranks(self.estimates, seed=seed)
+
+
+def paired_words(
+    every: Sequence[Ends],
+    squares: Sequence[Float64[np.ndarray, "word item"]] | None,
+    strata: Int64[np.ndarray, "word"],
+    *,
+    statistic: WordStatistic = "ratio",
+    n_resamples: int = 1,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Paired:
+    """Models whose embeddings of the same words, in the same order, were compared; without resamples no intervals."""
+    check_interval(n_resamples, confidence)
+    of_models = [None] * len(every) if squares is None else squares
+    estimates = [
+        over_words(*model, strata, statistic=statistic) for model in zip(every, of_models, strict=True)
+    ]
+    return Paired([one if n_resamples else without_interval(one) for one in estimates], confidence)
+
+
+def without_interval(estimate: Estimate) -> Estimate:
+    """The same number of which nothing is said but its value."""
+    factors = (replace(factor, df=factor.df * np.nan) for factor in estimate.factors)
+    return replace(estimate, factors=tuple(factors))
+
+
+def word_intervals(
+    ends: Ends,
+    squares: Float64[np.ndarray, "word item"] | None,
+    strata: Int64[np.ndarray, "word"],
+    *,
+    statistic: WordStatistic = "ratio",
+    n_resamples: int = 1,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> list[Float64[np.ndarray, "item 2"]]:
+    """The interval of a statistic over words, and of the effect size where squares are given."""
+    check_interval(n_resamples, confidence)
+    kinds: list[WordStatistic] = [statistic] if squares is None else [statistic, "effect_size"]
+    return [over_words(ends, squares, strata, statistic=kind).interval(confidence) for kind in kinds]
+
+
+def word_interval(
+    ends: Ends, strata: Int64[np.ndarray, "word"], **options: Any
+) -> Float64[np.ndarray, "item 2"]:
+    """The interval of a statistic over words."""
+    return word_intervals(ends, None, strata, **options)[0]
+
+
+def source_interval(
+    terms: Terms,
+    sums: Sequence[Float64[np.ndarray, "source *_"]],
+    pairs: Sequence[Float64[np.ndarray, "source *cell"]],
+    *,
+    positive: Bool[np.ndarray, "1 *cell"] | bool = False,
+    confidence: float = 0.95,
+) -> Float64[np.ndarray, "*cell 2"]:
+    """The interval of `jackknife`."""
+    return jackknife(terms, sums, pairs, positive=positive).interval(confidence)

@@ -34,10 +34,9 @@ import real_text
 from planted_doubt import RATIO, Setting, contrast, draw
 
 import topic_probe as tp
-from topic_probe.contrast import interval_of_sources
+from topic_probe.contrast import interval_of_sources, paired_sources
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.doubt import pooled_sums
-from topic_probe.paired import paired_sources
 from topic_probe.text.documents import source_key
 
 WANTED = 0.93, 0.97

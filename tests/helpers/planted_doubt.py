@@ -15,6 +15,7 @@ from topic_probe.contrast import contrast_of_sources
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.doubt import Doubt, pooled_sums, word_effects
 from topic_probe.measure.scores import BatchScores, Pairs, Units
+from topic_probe.sums import columns
 from topic_probe.text.documents import source_key
 
 RATIO = 1.3
@@ -107,7 +108,7 @@ def doubt_of(sums, *, words=True):
 def contrast(sums, *, words=True, **options):
     """The contrast of all samples, from the sums of every fit."""
     doubt = doubt_of(sums, words=words)
-    rows = doubt.by_source.rows()[1:]
+    rows = columns(doubt.by_source.rows()[1])
     starts = np.arange(rows[0].shape[1])
     return contrast_of_sources(*rows, beside=lambda kind: doubt.beside(kind, starts), **options)
 

@@ -16,6 +16,7 @@ from topic_probe.measure.accumulators import Distances, Relations, Sinks
 from topic_probe.measure.nulls import Null, with_matched_p_value
 from topic_probe.measure.options import Permutations
 from topic_probe.measure.scores import DISTANCE_BINS, Rows
+from topic_probe.sums import columns
 
 TOPICS = tp.Topics.from_token_ids({"fruit": [5, 6, 7], "tools": [10, 11]}, vocabulary_size=20)
 # Two heads, three words: two fruits and a tool, at positions 1, 3 and 7 of eight.
@@ -33,7 +34,8 @@ def test_sums_of_three_words_are_those_worked_by_hand():
     for _ in range(2):  # the second is another document of the same source
         for accumulator in (relations, distances):
             add(accumulator, scores(cells=(1, 3)))
-    keys, sums, counts, squares = relations.by_source.rows()
+    keys, rows = relations.by_source.rows()
+    sums, counts, squares = columns(rows)
     assert keys.tolist() == [77]
     # The diagonal; 5–6 and 6–5; all that involves 10.
     np.testing.assert_allclose(sums[0, [1, 3]], [[30, 12, 48], [9, 6, 6]])
@@ -68,7 +70,7 @@ def test_a_document_without_words_is_a_source_without_pairs():
         add(accumulator, replace(nothing, rows=Rows(*rows)))
         assert not any(part.any() for part in accumulator.sums.values() if isinstance(part, np.ndarray))
     assert relations.by_source.rows()[0].tolist() == [5]
-    assert relations.by_source.rows()[1].shape == (1, 4, 3)
+    assert relations.by_source.rows()[1].shape == (1, 4, 7)
 
 
 def topics_with_forms(texts, topic):

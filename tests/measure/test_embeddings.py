@@ -7,8 +7,8 @@ import zoo
 from word_pairs import Pairs, scores_of, topics_of
 
 import topic_probe as tp
+from topic_probe.estimate import word_intervals
 from topic_probe.text.documents import Document
-from topic_probe.uncertainty import word_intervals
 
 LISTS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5], "one": [40]}
 # Forms of a word in one topic, in topics that share none, and in more and fewer of them.

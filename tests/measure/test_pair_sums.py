@@ -5,9 +5,9 @@ import pytest
 import torch
 from word_pairs import Pairs, scores_of, topics_of
 
+from topic_probe.estimate import word_interval, word_intervals
 from topic_probe.measure.pair_sums import group_sums, pair_squares, pair_sums, word_ends
 from topic_probe.measure.words import labelled_words
-from topic_probe.uncertainty import word_interval, word_intervals
 
 # Words in two and three topics, pairs that share two and three of them, a topic of one word.
 OVERLAPPING = {

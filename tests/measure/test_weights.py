@@ -9,8 +9,8 @@ import zoo
 from word_pairs import Pairs, topics_of
 
 import topic_probe as tp
+from topic_probe.estimate import word_interval
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import word_interval
 
 LISTS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5], "one": [40]}
 TOPICS = topics_of(LISTS, zoo.VOCABULARY)

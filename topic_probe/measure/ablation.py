@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from topic_probe.estimate import Alternative
 from topic_probe.lens import capture
 from topic_probe.lens.edit import Replacement, edit_heads, head_outputs, replaced
 from topic_probe.lens.opening import open_model
@@ -29,7 +30,6 @@ from topic_probe.options import check_whole, shares
 from topic_probe.text.batches import TokenBatch
 from topic_probe.text.documents import check_read_again, hash_of
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import Alternative
 
 Kind = Literal["mean", "zero"]
 Set = tuple[int, ...]  # numbers of heads, counted through stacks and layers, ascending

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from topic_probe.contrast import SourceSums
 from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, Scores, by_relation, wide
 from topic_probe.measure.sums import Sum
+from topic_probe.sums import N_COLUMNS, SourceSums, joined
 
 
 @runtime_checkable
@@ -93,12 +93,9 @@ class Relations(BatchSums):
         self, scores: BatchScores, found: Mapping[str, np.ndarray], kept: Bool[np.ndarray, " document"]
     ) -> None:
         """Adds every document to its source."""
-        sums, counts = (np.zeros((int(kept.sum()), scores.n_cells, 3)) for _ in range(2))
-        squares = np.zeros(sums.shape[:2])
-        sums[:, scores.cells] = found["sums"][kept]
-        counts[:, scores.cells] = found["counts"][kept, None]
-        squares[:, scores.cells] = found["squares"][kept]
-        self.by_source.add(scores.sources[kept], sums, counts, squares)
+        rows = np.zeros((int(kept.sum()), scores.n_cells, N_COLUMNS))
+        rows[:, scores.cells] = joined(found["sums"], found["counts"], found["squares"])[kept]
+        self.by_source.add(scores.sources[kept], rows)
 
 
 class Distances(BatchSums):

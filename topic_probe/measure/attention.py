@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_contrast, side_by_side
+from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import BatchSums, Distances, Relations, Sinks
@@ -39,8 +40,8 @@ from topic_probe.measure.scores import DISTANCE_BINS
 from topic_probe.measure.sums import Parts, Progress, Sums
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
+from topic_probe.sums import columns
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -370,7 +371,7 @@ def _contrasts(
     """What the sums of the accumulators say, by their names, and what other doubt adds."""
     layers, stacks = layers_of(index), list(dict.fromkeys(index["stack"]))
     stack_of = np.array([stacks.index(stack) for stack in index["stack"]])
-    rows = sums["by_source"].rows()[1:]
+    rows = columns(sums["by_source"].rows()[1])
 
     def pooled(groups: Int64[np.ndarray, " head"], doubt: Doubt | None, **names: tuple[Any, ...]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))

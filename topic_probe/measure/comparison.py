@@ -9,7 +9,17 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, side_by_side
+from topic_probe.contrast import Contrast, PairSums, no_interval_reason, paired_sources, side_by_side
+from topic_probe.estimate import (
+    Paired,
+    benjamini_hochberg,
+    divide,
+    paired_words,
+    permutation_p_value,
+    split_halves,
+    without_interval,
+    word_intervals,
+)
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
@@ -24,18 +34,10 @@ from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.same_words import SameDocuments, Side, documents_of_each, topics_of_each
 from topic_probe.measure.words import LabelledWords, labelled_words
 from topic_probe.options import check_value, checked, shares
-from topic_probe.paired import Paired, Rows, aligned, paired_sources, paired_words
 from topic_probe.report import Report, provenance
+from topic_probe.sums import Rows, aligned
 from topic_probe.text.documents import Long
 from topic_probe.text.same_texts import Level
-from topic_probe.uncertainty import (
-    benjamini_hochberg,
-    divide,
-    no_interval_reason,
-    permutation_p_value,
-    split_halves,
-    word_intervals,
-)
 from topic_probe.words import form, without_marks
 
 if TYPE_CHECKING:
@@ -431,7 +433,7 @@ def _known(paired: Paired, intervals: Intervals) -> Paired:
     """The same without doubt being told, where no intervals are wanted."""
     if intervals.over_sources is not None:
         return paired
-    return replace(paired, degrees=np.full(paired.degrees.shape, np.nan))
+    return replace(paired, estimates=[without_interval(one) for one in paired.estimates])
 
 
 def _pooled(rows: Rows, starts: Int64[np.ndarray, " group"]) -> Rows:

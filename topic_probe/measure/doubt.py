@@ -35,12 +35,13 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import DIFFERENT_TOPIC, RESAMPLED, SAME_TOPIC, Contrast, SourceSums
+from topic_probe.contrast import DIFFERENT_TOPIC, RESAMPLED, SAME_TOPIC, Beside, Contrast
+from topic_probe.estimate import MIN_UNITS, benjamini_hochberg, divide
 from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.scores import BatchScores, Pairs, padded, wide
 from topic_probe.measure.words import LabelledWords
+from topic_probe.sums import SourceSums, columns
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import MIN_UNITS, Beside, benjamini_hochberg, divide
 from topic_probe.words import form
 
 if TYPE_CHECKING:
@@ -389,7 +390,7 @@ def degrees_of_words(pairs: Float64[np.ndarray, " form"]) -> float:
 
 
 def _totals(by_source: SourceSums) -> Float64[np.ndarray, "source cell 5"]:
-    _, sums, counts, squares = by_source.rows()
+    sums, counts, squares = columns(by_source.rows()[1])
     return np.concatenate([sums[..., 1:], squares[..., None], counts[..., 1:]], -1)
 
 

@@ -16,7 +16,14 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float64
 
-from topic_probe.contrast import SourceSums
+from topic_probe.contrast import with_interval
+from topic_probe.estimate import (
+    MIN_UNITS,
+    Alternative,
+    benjamini_hochberg,
+    permutation_p_value,
+    source_interval,
+)
 from topic_probe.lens import capture
 from topic_probe.lens.edit import editing
 from topic_probe.measure.accumulators import BatchSums, Relations
@@ -35,16 +42,9 @@ from topic_probe.measure.patterns import units_of
 from topic_probe.measure.scores import BatchScores, Pairs, Units
 from topic_probe.measure.sums import Parts, Progress, Sum, Sums
 from topic_probe.report import Report, provenance
+from topic_probe.sums import SourceSums, columns
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import (
-    MIN_UNITS,
-    Alternative,
-    benjamini_hochberg,
-    permutation_p_value,
-    source_interval,
-    with_interval,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -246,7 +246,7 @@ class Numbers:
     @classmethod
     def of(cls, by_source: SourceSums) -> "Numbers":
         """Those of an accumulator."""
-        _, sums, counts, _ = by_source.rows()
+        sums, counts, _ = columns(by_source.rows()[1])
         return cls(sums, counts)
 
     def value(self, weights: Sequence[int]) -> Float64[np.ndarray, " cell"]:

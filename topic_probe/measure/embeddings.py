@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from topic_probe.contrast import NO_RELATION, Contrast, PairSums
+from topic_probe.contrast import NO_RELATION, Contrast, PairSums, no_interval_reason
+from topic_probe.estimate import word_intervals
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
@@ -51,7 +52,6 @@ from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
-from topic_probe.uncertainty import no_interval_reason, word_intervals
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.lens.running import exact_products
 from topic_probe.measure.accumulators import BatchSums, OfDocuments, check_accumulator
@@ -29,6 +28,7 @@ from topic_probe.measure.parts import Worker, facts_of_documents, parts_to_measu
 from topic_probe.measure.scores import BatchScores, Pairs
 from topic_probe.measure.sums import Parts, Progress, Sum, clear_sums
 from topic_probe.options import progress_bar
+from topic_probe.sums import SourceSums
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Counts, Document, cut_documents, read_documents

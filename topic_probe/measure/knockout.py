@@ -12,6 +12,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, SAME_WORD, word_relations
+from topic_probe.estimate import Alternative
 from topic_probe.lens import capture
 from topic_probe.lens.edit import cut_edges
 from topic_probe.lens.opening import open_model
@@ -28,7 +29,6 @@ from topic_probe.measure.options import Intervals, Reading, Run
 from topic_probe.measure.outcomes import Asked, LookedAt
 from topic_probe.options import check_whole, shares
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import Alternative
 
 Relation = Literal["same_topic", "different_topic", "same_word", "own_topic"]
 How = Literal["scores", "weights"]

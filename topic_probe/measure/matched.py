@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, matched_contrast, matched_means, matched_spread
+from topic_probe.contrast import Contrast, matched_contrast, matched_means, matched_spread, no_interval_reason
+from topic_probe.estimate import Ends, divide, permutation_p_value, source_interval, word_interval
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.heads import layer_starts
@@ -31,18 +32,10 @@ from topic_probe.measure.options import Intervals, Patterns, Permutations, Readi
 from topic_probe.measure.words import SCORES, pairs_of_labels
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
+from topic_probe.sums import columns
 from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
-from topic_probe.uncertainty import (
-    Ends,
-    compare,
-    divide,
-    no_interval_reason,
-    permutation_p_value,
-    source_interval,
-    word_interval,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -356,7 +349,7 @@ class _Comparison:
         names = "interval", "effect_size_interval"
         if confidence is None or not len(measured.by_source):
             return {name: np.full((len(ways), 2), np.nan) for name in names}
-        _, sums, counts, squares = measured.by_source.rows()
+        sums, counts, squares = columns(measured.by_source.rows()[1])
         parts = [
             self._with_all_classes(part.reshape(len(part), -1, shape[2], part.shape[-1]))
             for part in (sums, counts, squares[..., None])
@@ -467,7 +460,8 @@ class _Comparison:
             held = collapse(truth, axes)
             weights = np.where(held[..., 2] > 0, held[..., 1], 0.0)
             same, different, _, _ = matched_means(collapse(sums, axes), collapse(counts, axes), weights[None])
-            statistics.append(compare(same, different, self.statistic))
+            ratio = divide(same, np.where(different > 0, different, np.nan))
+            statistics.append(same - different if self.statistic == "difference" else ratio)
         return np.where(np.isfinite(statistics), statistics, np.nan)
 
     def _contrast(

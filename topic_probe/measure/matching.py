@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_means
+from topic_probe.contrast import NO_RELATION, Contrast, matched_means
+from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.engine import Engine, about_documents, source_limit
@@ -21,9 +22,9 @@ from topic_probe.measure.scores import BatchScores, Pairs, padded, wide
 from topic_probe.measure.sums import Sum
 from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.options import shares
+from topic_probe.sums import SourceSums, joined
 from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import divide
 
 # What pairs have to have in common to be compared, as axes of the sums [co-occurrence, frequency, distance].
 MATCHED_ON: dict[str, tuple[int, ...]] = {
@@ -363,7 +364,7 @@ class Classes(BatchSums):
         squares[found["held_own_bin"]] = found["squares_pooled"]
         by_document = sums.reshape(len(kept), -1, 3), counts.reshape(len(kept), -1, 3)
         of_squares = squares.reshape(len(kept), -1)
-        self.by_source.add(scores.sources[kept], *(part[kept] for part in (*by_document, of_squares)))
+        self.by_source.add(scores.sources[kept], joined(*by_document, of_squares)[kept])
 
 
 class PairTable(BatchSums):

@@ -12,18 +12,12 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import SAME_WORD, Contrast, matched_means
+from topic_probe.estimate import benjamini_hochberg, divide, n_sides, needed_permutations, permutation_p_value
 from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.options import Permutations
 from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, numbers_at_once, padded, wide
 from topic_probe.measure.words import LabelledWords
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import (
-    benjamini_hochberg,
-    divide,
-    n_sides,
-    needed_permutations,
-    permutation_p_value,
-)
 
 # A head is called below this q-value.
 _CALLED = 0.05

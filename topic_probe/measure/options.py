@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from topic_probe.contrast import RESAMPLED
+from topic_probe.estimate import Alternative, check_interval
 from topic_probe.lens import capture
 from topic_probe.options import Group, check_value, check_whole
 from topic_probe.topics.lists import token_id_array
-from topic_probe.uncertainty import Alternative, check_interval
 
 Long = Literal["cut", "chunk"]
 FirstPosition = Literal["sink", "word"]

@@ -17,13 +17,13 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, word_relations
+from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.sites import Inputs
 from topic_probe.measure.scores import Units
 from topic_probe.options import Group
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import divide
 
 Named = Literal["states", "loss"]
 # What is done with the means over kinds (same word, same topic, different topic): each readout is a sum of them.

@@ -27,9 +27,9 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import PairSums
+from topic_probe.estimate import Ends
 from topic_probe.measure.words import SCORES, EmbeddingWords
 from topic_probe.topics.incidence import Incidence
-from topic_probe.uncertainty import Ends
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from topic_probe.contrast import SourceSums
+from topic_probe.sums import SourceSums
 from topic_probe.text.corpus import NO_TEXT
 from topic_probe.text.documents import Counts
 
@@ -169,7 +169,7 @@ def to_arrays(sums: Mapping[str, Sum]) -> tuple[dict[str, np.ndarray], list[str]
     arrays = {name: values for name, values in sums.items() if isinstance(values, np.ndarray)}
     sources = {name: values for name, values in sums.items() if isinstance(values, SourceSums)}
     for name, values in sources.items():
-        parts = zip(("keys", "sums", "counts", "squares"), values.rows(), strict=True)
+        parts = zip(("keys", "rows"), values.rows(), strict=True)
         arrays |= {f"{name}.{part}": array for part, array in parts}
     return arrays, [name for name, values in sources.items() if values.folded]
 
@@ -178,7 +178,6 @@ def from_arrays(sums: Mapping[str, Sum], arrays: Mapping[str, np.ndarray], folde
     """Puts what `to_arrays` has given in place of sums."""
     for name, values in sums.items():
         if isinstance(values, SourceSums):
-            rows = (arrays[f"{name}.{part}"] for part in ("keys", "sums", "counts", "squares"))
-            values.restore(*rows, folded=name in folded)
+            values.restore(arrays[f"{name}.keys"], arrays[f"{name}.rows"], folded=name in folded)
         else:
             np.copyto(values, arrays[name])

@@ -16,7 +16,8 @@ from einops import rearrange
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, PairSums
+from topic_probe.contrast import Contrast, PairSums, no_interval_reason
+from topic_probe.estimate import Ends, divide, word_interval
 from topic_probe.lens import capture
 from topic_probe.lens.capture import embedding_in_residual, head_weights, unembedding
 from topic_probe.lens.opening import open_model
@@ -34,7 +35,6 @@ from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
-from topic_probe.uncertainty import Ends, divide, no_interval_reason, word_interval
 
 if TYPE_CHECKING:
     import pandas as pd

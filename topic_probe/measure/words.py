@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
+from topic_probe.estimate import Ends, split_halves
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import Ends, split_halves
 
 SCORES = ("cosine", "dot")
 

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from topic_probe.contrast import Contrast, PairSums
+from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.pair_sums import group_sums, pair_sums
@@ -25,7 +26,6 @@ from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, fit_topics
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import divide
 
 HUB = {
     "bert": "google-bert/bert-base-uncased",

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from topic_probe.contrast import SAME_TOPIC, Contrast, word_relations
+from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import random_init
 from topic_probe.measure.attention import measure_attention
@@ -41,12 +42,12 @@ from topic_probe.paper.pretrained import (
     under_shuffles,
 )
 from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run
+from topic_probe.sums import columns
 from topic_probe.text.cooccurrence import count_cooccurrence
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.lda import word_ids
 from topic_probe.topics import Topics
 from topic_probe.topics.lookup import ONE_PIECE, look_up, readable
-from topic_probe.uncertainty import divide
 from topic_probe.words import form
 
 if TYPE_CHECKING:
@@ -546,7 +547,7 @@ def _mean_attention(one: Prepared, words: Any, pairs: Any, run: Run) -> float:
         max_length=one.settings.length,
         progress=run.progress,
     )
-    _, totals, counts, _ = sums.by_source.rows()
+    totals, counts, _ = columns(sums.by_source.rows()[1])
     return float(divide(totals[..., 1].sum(), counts[..., 1].sum()))
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from topic_probe.contrast import PairSums
+from topic_probe.estimate import divide
 from topic_probe.paper.claims import Claim, wanted_controls
 from topic_probe.paper.recipe import Measured, Run, array_name
 from topic_probe.topics import Topics
@@ -23,7 +24,6 @@ from topic_probe.toy.word_attention import word_attention
 from topic_probe.toy.world import World
 from topic_probe.train.history import History, OptimizerName, TrainConfig
 from topic_probe.train.toy import Measure, train_toys
-from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -113,8 +113,8 @@ def check_checkpoints(series: Series, *, progress: bool | None = None) -> dict[i
     for source in progress_bar(series.values(), shown=progress, unit="checkpoint"):
         try:
             known.append(fingerprint(opened(source)))
-        except (OSError, ValueError) as error:
-            known.append({"broken": str(error)})
+        except Exception as error:  # of whatever package below
+            known.append({"broken": f"cannot be opened: {error}"})
         gc.collect()  # hooked models refer to themselves, and the next one is to have their room
     wrong = what_is_wrong(list(series), known)
     return {step: why for step, why in zip(series, wrong, strict=True) if why}
@@ -133,8 +133,8 @@ def fingerprint(model: Any) -> dict[str, Any]:
         digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
         if not bool(parameter.isfinite().all()):
             broken.append(name)
-    configs = (getattr(module, "config", None) for module in model.modules())
-    config = next((config.to_dict() for config in configs if hasattr(config, "to_dict")), {})
+    configs: Any = (getattr(module, "config", None) for module in model.modules())
+    config: dict[str, Any] = next((own.to_dict() for own in configs if hasattr(own, "to_dict")), {})
     tokenizer = getattr(model, "tokenizer", None)
     return {
         "weights": digest.hexdigest(),

@@ -21,6 +21,8 @@ from topic_probe.estimate import (
     benjamini_hochberg,
     over_seeds,
     over_words,
+    standardised,
+    student_scale,
 )
 from topic_probe.measure.heads import layer_starts
 from topic_probe.report import as_text
@@ -121,7 +123,7 @@ def _of_sources(
     return found
 
 
-def _in_rows(part: Mapping[str, Any], keys: np.ndarray, starts: np.ndarray) -> list[np.ndarray]:
+def _in_rows(part: Mapping[str, Any], keys: np.ndarray, starts: Sequence[int]) -> list[np.ndarray]:
     """Sums, numbers of pairs and squares of cells, every source in its row."""
     sums, at = np.asarray(part["sums"]), np.searchsorted(keys, part["keys"])
     found = []
@@ -208,19 +210,12 @@ class Change:
 
     def draws(self, seed: int) -> Float64[np.ndarray, "draw step"]:
         """How far it may be off, as a multivariate Student t distribution has it; the same units move all curves."""
-        from scipy.special import gammaincinv
-
-        first, *others = self.estimate.factors
-        more = sum(((factor.influence**2).sum(0) for factor in others), np.zeros(len(self.steps)))
-        with np.errstate(
-            invalid="ignore"
-        ):  # what single pairs of words do is in their influence, not in the variance
-            share = np.sqrt((self.estimate.variance - more) / (first.influence**2).sum(0))
-        factors = [replace(first, influence=np.nan_to_num(share) * first.influence), *others]
-        moved = sum(_weights(seed, one.name, len(one.influence)) @ one.influence for one in factors)
+        moved = sum(
+            _weights(seed, factor.name, len(factor.influence)) @ (np.sqrt(factor.share) * factor.influence)
+            for factor in self.estimate.factors
+        )
         uniform = np.random.default_rng([seed, 3]).random(_DRAWS)
-        chi_square = 2 * gammaincinv(self.degrees / 2, uniform)
-        return np.asarray(moved * np.sqrt(self.degrees / chi_square)[:, None])
+        return np.asarray(moved * student_scale(self.degrees, uniform)[:, None])
 
 
 @lru_cache(maxsize=4)
@@ -275,7 +270,9 @@ class Onsets:
         known = [i for i, one in enumerate(changes) if not one.reason]
         draws = {i: changes[i].draws(seed) for i in known}
         # Of draws around no change at all, the largest |t|.
-        furthest = {i: np.sort(np.abs(_in_errors(draws[i], changes[i].errors)).max(1)) for i in known}
+        furthest = {
+            i: np.sort(np.abs(standardised(draws[i], changes[i].estimate.variance)).max(1)) for i in known
+        }
         n = len(changes)
         self.p_values, self.reaches, self.steps = (np.full(n, np.nan) for _ in range(3))
         self.drawn = np.full((_DRAWS, n), np.inf)
@@ -287,7 +284,9 @@ class Onsets:
         for i in known:
             one, reach = changes[i], _reach(changes[i], furthest[i], 1 - self.of_bands)
             self.reaches[i], steps = reach, np.append(one.steps, np.inf)
-            self.drawn[:, i] = steps[_starts_of(_in_errors(one.estimate.value + draws[i], one.errors), reach)]
+            self.drawn[:, i] = steps[
+                _starts_of(standardised(one.estimate.value + draws[i], one.estimate.variance), reach)
+            ]
             if called[i]:
                 self.steps[i] = steps[_starts_of(one.estimate.standardised[None], reach)[0]]
 
@@ -369,12 +368,6 @@ def _reach(one: Change, furthest: Float64[np.ndarray, " draw"], level: float) ->
     beyond = int(np.floor(level * (1 + len(furthest)) + 1e-9)) - 1  # so many draws may lie further off
     by_draws = furthest[len(furthest) - 1 - beyond] if beyond >= 0 else np.inf
     return float(min(by_draws, -stdtrit(one.degrees, level / (2 * len(one.steps)))))
-
-
-def _in_errors(values: Float64[np.ndarray, "draw step"], errors: Float64[np.ndarray, " step"]) -> np.ndarray:
-    """In standard errors; infinite where there is no doubt, and 0 of nothing."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(values == 0, 0.0, values / errors)
 
 
 def _in_a_row(values: Float64[np.ndarray, "*draw step"]) -> np.ndarray:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from topic_probe import storage
-from topic_probe.contrast import Contrast
+from topic_probe.contrast import Contrast, with_interval
+from topic_probe.estimate import split_halves
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.running import generators_as_they_were
@@ -30,11 +31,11 @@ from topic_probe.options import check_value, check_whole, checked, progress_bar,
 from topic_probe.report import Report, provenance
 from topic_probe.series.checkpoints import Series, fingerprint, in_order, name_of, opened, what_is_wrong
 from topic_probe.series.curves import IN_A_ROW, By, Chosen, Kept, Onsets, cell_names, change, curves_of
+from topic_probe.sums import columns
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import check_read_again, hash_of, read_documents
 from topic_probe.text.same_texts import Level
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import split_halves, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -294,11 +295,9 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
     def _begin(self, step: int) -> None:
         """At the first step that is seen: what is kept of those before belongs to this training."""
         if not self._begun:
-            kept = sorted(self.folder.glob("step *")) if self.folder else []
-            before = [int(place.name.split()[1]) for place in kept]
-            self.rows = {n: self.kept(n) for n in before if n < step} | {
-                n: r for n, r in self.rows.items() if n < step
-            }
+            places = self.folder.glob("step *") if self.folder else ()
+            kept = {number: self.kept(number) for number in (int(place.name.split()[1]) for place in places)}
+            self.rows = {n: row for n, row in (self.rows | kept).items() if row is not None and n < step}
         self._begun = True
 
     def _measure(self, step: int, model: nn.Module) -> None:
@@ -386,7 +385,8 @@ def _check_whole(read: Any) -> None:
 
 def _kept_of_sources(sums: Relations, index: Any, cells: slice) -> dict[str, Any]:
     """Sums by source of some cells; numbers of pairs once where all cells have the same."""
-    keys, totals, counts, squares = sums.by_source.rows()
+    keys, rows = sums.by_source.rows()
+    totals, counts, squares = columns(rows)
     counts = counts[:, cells]
     if len(counts) and (counts == counts[:, :1]).all():
         counts = counts[:, :1]
@@ -507,8 +507,9 @@ def _of_checkpoint(probe: TopicProbe, step: int, source: Any, opening: Mapping[s
     try:
         model = opened(source, **opening)
         row = probe.row(step, model, **known | fingerprint(model))
-    except (OSError, ValueError) as error:
-        row = nothing(step, str(error), probe.facts, **known | {"broken": str(error)})
+    except Exception as error:  # of whatever package below
+        known["broken"] = f"cannot be opened: {error}"
+        row = nothing(step, known["broken"], probe.facts, **known)
     model = None
     gc.collect()  # hooked models refer to themselves, and the next one is to have their room
     if probe.folder is not None:

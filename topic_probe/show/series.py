@@ -1,7 +1,7 @@
 """Figures of series."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -89,9 +89,9 @@ def series_heads(
         title: None says what this is.
     """
     steps, found = report.steps, report.to_dataframe("head")
-    heads = {
-        name: own.reindex(columns=[number])[number].to_numpy()
-        for name, own in found.groupby("measured", sort=False)
+    heads: dict[str, Any] = {
+        name: found[found["measured"] == name].reindex(columns=[number])[number].to_numpy()
+        for name in report.contrasts("head")
     }
     n, height = len(steps), 1.2 + 0.16 * len(heads)
     ax = axes_for(ax, size=(2.6 + 0.3 * n, max(2.4, min(height, 12.0))))

@@ -22,10 +22,10 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from scipy.ndimage import median_filter
 
+from topic_probe.estimate import divide
 from topic_probe.options import check_share, checked
 from topic_probe.report import Report, provenance
 from topic_probe.train.history import History
-from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
     import pandas as pd
