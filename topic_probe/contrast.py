@@ -331,7 +331,7 @@ class Contrast:
         axes = {f"axis {axis}": cells.ravel() for axis, cells in enumerate(np.indices(self.shape))}
         # By name, because reports hold contrasts.
         as_text = import_module("topic_probe.report").as_text
-        table = as_text(dashed(self.to_dataframe(self.index or axes)))
+        table = as_text(self.to_dataframe(self.index or axes))
         return f"Contrast{self.shape or ''}\n{table}" + (f"\n({self.reason})" if self.reason else "")
 
 

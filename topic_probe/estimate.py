@@ -138,16 +138,13 @@ class Estimate:
     def __sub__(self, other: "Estimate") -> "Estimate":
         """The paired difference (of logarithms: the quotient of the ratios): what units do to both drops out.
 
-        No degrees of freedom where a ratio has a denominator that may be 0.
-
-        Raises:
-            ValueError: where the two have other units, or one is a logarithm and the other is not.
+        NaN where only one of them is a logarithm; no degrees of freedom where a ratio has a denominator that may be 0.
+        ValueError for other numbers of units.
         """
-        if np.any(self.log != other.log):
-            raise ValueError("one side is the logarithm of a ratio, the other is not: pass positive=False")
-        value = np.asarray(self.value - other.value)
+        alike = np.where(np.equal(self.log, other.log), 1.0, np.nan)
+        value = np.asarray(self.value - other.value) * alike
         size = np.maximum(np.abs(self.value), np.abs(other.value))
-        clear = np.where(self._is_clear & other._is_clear, 1.0, np.nan)
+        clear = np.where(self._is_clear & other._is_clear, alike, np.nan)
         factors = [mine - yours for mine, yours in zip(self.factors, other.factors, strict=True)]
         kept = tuple(replace(factor, df=factor.df * clear) for factor in factors)
         return Estimate(np.where(np.abs(value) <= _ROUNDING * size, 0.0, value), kept, self.log)
@@ -196,8 +193,13 @@ class Estimate:
             ends = np.where(log, np.exp(ends), ends)
         if self.quotient is None:
             return ends
-        wider = divide(self.variance, self.factors[0].squares)
-        return np.where(log, ends, _fieller(self.quotient, student(self.df, confidence) ** 2 * wider))
+        return np.where(log, ends, _fieller(self.quotient, student(self.df, confidence) ** 2 * self._wider))
+
+    @property
+    def _wider(self) -> Float64[np.ndarray, "*cell"]:
+        """The variance, as a multiple of the squares of what units of the first factor do."""
+        squares = self.factors[0].squares
+        return np.where(squares == 0, 1.0, divide(self.variance, squares))
 
     def p_value(self) -> Float64[np.ndarray, "*cell"]:
         """Two-sided, of no difference (0) or a ratio of 1; NaN where there is no interval."""
@@ -206,8 +208,7 @@ class Estimate:
         t = self.standardised
         if self.quotient is not None:  # above − below is 0 where the ratio is 1
             above, below, of_above, of_below = self.quotient
-            wider = divide(self.variance, self.factors[0].squares)
-            of_rest = ((of_above - of_below) ** 2).sum(0) * wider
+            of_rest = ((of_above - of_below) ** 2).sum(0) * self._wider
             t = np.where(self.log, t, divide(above - below, np.sqrt(of_rest)))
         return np.asarray(np.minimum(1.0, 2 * stdtr(self.df, -np.abs(t))))
 
@@ -253,7 +254,9 @@ def ranks(estimates: Sequence[Estimate], *, seed: int = 0) -> Float64[np.ndarray
         moved = estimates[0] - estimates[1]
         first = np.where((moved.value == 0) & ~np.isnan(moved.df), 0.5, stdtr(moved.df, moved.standardised))
         return np.stack([[first, 1 - first], [1 - first, first]])
-    known = np.isfinite(values).all(0) & ~np.isnan([one.df for one in estimates]).any(0)
+    known = np.isfinite([moved.value + moved.df for moved in (one - estimates[0] for one in estimates)]).all(
+        0
+    )
     drawn = np.stack([one.draws(seed=seed) + one.value for one in estimates])
     slack = 1e-9 * np.abs(drawn).max(0)
     above = (drawn[None] > drawn[:, None] + slack).sum(
@@ -433,15 +436,17 @@ def over_words(
             value, noise = divide(value, spread), divide(noise, spread)
         unknown = np.isnan(value)
     df = np.where(unknown | (df == 0), np.nan, df)
-    return Estimate(value, (Factor("words", influence, df, shrunk * noise, 0.5),), quotient=quotient)
+    return Estimate(value, (Factor("words", influence, df, shrunk * noise, topics.least),), quotient=quotient)
 
 
 class _Topics:
     """Topics of words, and the factors that make squares of what words do right on average where topics have n words.
 
-    A stratum of n words has (n − 1)/n of the variance, and a word also stands in the sums of its partners, which takes
-    1/(n − 1) off its own deviation. For pairs the factor is exact where scores are μ + h_i + h_j + ε_ij. Words with at
-    most one other in their topic are taken as one topic, as both words of a pair move it alike.
+    A stratum of n words has (n − 1)/n of the variance; a word also stands in the sums of its partners, which takes
+    1/(n − 1) off its own deviation; and as it is no partner of itself, its own deviation leaks into its signed sum.
+    With these factors squares less signed squares are right on average where scores are μ + h_i + h_j + ε_ij and n is
+    even. At least half of the squares is variance, as where there is nothing but pairs. Words with at most one other
+    in their topic are taken as one topic, because both words of a pair move it alike.
     """
 
     def __init__(self, strata: Int64[np.ndarray, "word"]) -> None:
@@ -452,9 +457,12 @@ class _Topics:
         )
         self.n, n = len(self.sizes), self.sizes[self.topic][:, None].astype(np.float64)
         self.scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
-        self.own = np.where(lone, self.scale, self.scale * divide(n - 1, n - 2))
-        pairs = np.sqrt(divide(n**2, 2 * (n - 1) * (n - 2)))
-        self.own_pairs = np.where(lone, np.sqrt(0.5) * self.scale, pairs)
+        leak = np.where(n > 3, divide(np.ones_like(n), 2 * (n - 1) * (n - 2)), 0.0)
+        more = 1 / (1 - divide(n * leak, (n - 2) * (1 - leak)))
+        self.least = float((0.5 / more).mean()) if len(n) else 0.5
+        own, pairs = divide(n * (n - 1), (n - 2) ** 2), divide(n**2, 2 * (n - 1) * (n - 2))
+        self.own = np.where(lone, self.scale, np.sqrt(own * more))
+        self.own_pairs = np.where(lone, np.sqrt(0.5) * self.scale, np.sqrt(pairs * more / (1 - leak)))
 
     def centred(self, part: Float64[np.ndarray, "word item"]) -> Float64[np.ndarray, "word item"]:
         """Less the mean of every topic."""
@@ -649,13 +657,13 @@ class Paired:
     @property
     def logarithm(self) -> bool:
         """Whether values are logarithms of ratios."""
-        return bool(np.all([np.all(one.log) for one in self.estimates]))
+        return any(bool(np.any(one.log)) for one in self.estimates)
 
     def difference(self, first: int, second: int) -> Difference:
         """What a model has more than another."""
         moved = self.estimates[first] - self.estimates[second]
-        number = np.exp(moved.value) if self.logarithm else moved.value
-        return Difference(np.asarray(number), moved.interval(self.confidence), moved.p_value())
+        number = np.where(moved.log, np.exp(moved.value), np.nan) if self.logarithm else moved.value
+        return Difference(number, moved.interval(self.confidence), moved.p_value())
 
     def ranks(self, *, seed: int = 0) -> Float64[np.ndarray, "model rank *cell"]:
         """How likely a model has the highest number, the second highest, and so on."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from topic_probe import storage
-from topic_probe.contrast import Contrast
+from topic_probe.contrast import Contrast, dashed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +114,8 @@ class Report(ABC):
         from html import escape
 
         tables = (
-            f"<p><b>{escape(heading)}</b></p>{table.to_html(index=False, float_format=_NUMBER, max_rows=20, border=0)}"
+            f"<p><b>{escape(heading)}</b></p>"
+            + dashed(table).to_html(index=False, float_format=_NUMBER, max_rows=20, border=0)
             for heading, table in self._tables().items()
         )
         return "".join([*tables, *(f"<p>{escape(note)}</p>" for note in self._notes())])
@@ -336,7 +337,8 @@ _FURTHER = {
 
 def as_text(frame: "pd.DataFrame") -> str:
     """A table as text, numbers to four digits, in lines of a hundred letters; of a contrast the answer."""
-    table = _answers(frame) if {"n_same_topic", "n_different_topic"} <= {*frame} else frame
+    table = dashed(frame)
+    table = _answers(table) if {"n_same_topic", "n_different_topic"} <= {*frame} else frame
     return str(table.to_string(index=False, float_format=_NUMBER, max_rows=20, line_width=100))
 
 

@@ -202,5 +202,8 @@ def text_of(report: Any) -> str:
         overall += f"\n\nthe variance of the overall ratio\n{as_text(shares)}"
     about = [*report.about_variance(), *about_trial(counts), *about_parts(counts)]
     notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons, *about))
-    ranked = "heads with the strongest evidence (lowest q-value, then highest effect size)"
+    ranked = (
+        "heads with the strongest evidence (the end of the interval of the effect size that is nearer to 0, "
+        "without intervals its size)"
+    )
     return f"{report.about_coverage()}\n\nall heads\n{overall}\n\n{ranked}\n{best}\n{notes}"

@@ -58,7 +58,7 @@ class AttentionReport(Report, kind="attention"):
         overall: all heads of all stacks pooled.
         stacks: by stack (one of "self", or of "encoder", "decoder" and "cross").
         layers: by stack and layer.
-        heads: by stack, layer and head; ``heads.top(5)`` lists those with the strongest evidence.
+        heads: by stack, layer and head; ``heads.top(5)`` lists those whose interval is furthest from no effect.
         matched: by head, with pairs compared at equal distance: both means weigh the distance bins by their number of
             same-topic pairs, so that words of a topic that merely stand closer do not count as an effect.
         overall_matched: the same, all heads pooled, with a p-value.

@@ -66,7 +66,7 @@ class ShownHeads(Group):
     by: Annotated[
         Ranking,
         'what is highest of the heads that are shown where none are named: "evidence" is the effect size on this text, '
-        "or of a report the q-value and then the effect size; "
+        "or of a report the end of the interval of the effect size that is nearer to none; "
         'and "ratio" is high by chance where the different-topic mean is tiny',
     ] = "evidence"
 
