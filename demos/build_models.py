@@ -140,8 +140,7 @@ def measure(model: Any, through: str) -> tuple[str, np.ndarray, np.ndarray]:
     stacks = ", ".join(f"{stack} {n} × {heads}" for (stack, heads), n in layers.items())
     padded, single = (
         tp.measure_attention(
-            opened, topics, documents(), batch_size=size, through=through, n_permutations=0, n_resamples=0,
-            check_rows=False,  # some architectures let a head attend to nothing
+            opened, topics, documents(), batch_size=size, n_permutations=0
         ).heads
         for size in (len(LENGTHS), 1)
     )  # fmt: skip

@@ -38,7 +38,7 @@ def test_all_take_the_same_tokens_for_words(kind):
     assert counted.words[counted.document_frequency > 0].tolist() == sorted(ids)
 
     model = small_bert(size)
-    overall = tp.measure_attention(model, topics, [document], n_permutations=0, n_resamples=0).overall
+    overall = tp.measure_attention(model, topics, [document], n_permutations=0).overall
     pairs = overall.n_same_word + overall.n_same_topic + overall.n_different_topic
     assert pairs == len(ids) ** 2  # one head, and every word sees every word
 

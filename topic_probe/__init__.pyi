@@ -8,6 +8,7 @@ from topic_probe.lens.edit import edit_heads as edit_heads
 from topic_probe.lens.opening import open_model as open_model
 from topic_probe.lens.opening import random_init as random_init
 from topic_probe.measure.ablation import measure_ablation as measure_ablation
+from topic_probe.measure.ask import Question as Question
 from topic_probe.measure.attention import AttentionReport as AttentionReport
 from topic_probe.measure.attention import measure_attention as measure_attention
 from topic_probe.measure.comparison import ComparisonReport as ComparisonReport
@@ -20,6 +21,7 @@ from topic_probe.measure.knockout import measure_knockout as measure_knockout
 from topic_probe.measure.matched import MatchedReport as MatchedReport
 from topic_probe.measure.matched import measure_matched as measure_matched
 from topic_probe.measure.matrix import MatrixReport as MatrixReport
+from topic_probe.measure.pool import pool as pool
 from topic_probe.measure.weights import WeightReport as WeightReport
 from topic_probe.measure.weights import measure_weights as measure_weights
 from topic_probe.paper import reproduce as reproduce

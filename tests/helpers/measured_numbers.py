@@ -102,9 +102,9 @@ def of_ids(model):
     topics = tp.Topics.from_token_ids(lists, vocabulary_size=30_522)
     texts = list(tp.Corpus.bundled())[:60]
     documents = [tokenizer(text[:1500], truncation=True, max_length=200)["input_ids"] for text in texts]
-    found = attention("ids.attention", tp.measure_attention(model, topics, documents))
+    found = attention("ids.attention", tp.measure_attention(model, topics, documents, n_permutations=200))
     hooks = tp.measure_attention(
-        model, topics, documents[:20], through="hooks", include_self=False, n_permutations=20
+        model, topics, documents[:20], include_self=False, n_permutations=20
     )
     found |= attention("ids.hooks", hooks)
     found |= embeddings("ids.embeddings", tp.measure_embeddings(model, topics, documents))
@@ -128,7 +128,7 @@ def of_text(model):
     )
     texts = [text[:1500] for text in tp.Corpus.bundled()][:60]
     documents = list(tp.encode_texts(texts, tokenizer, max_length=200))
-    found = attention("text.attention", tp.measure_attention(model, topics, documents))
+    found = attention("text.attention", tp.measure_attention(model, topics, documents, n_permutations=200))
     both = tp.measure_attention(model, [topics, others], documents[:30], n_permutations=20)
     for name, report in zip(("one", "other"), both, strict=True):
         found |= attention(f"text.several.{name}", report)

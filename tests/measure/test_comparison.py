@@ -13,7 +13,7 @@ import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import topic_probe as tp
-from topic_probe.measure.nulls import Null
+from topic_probe.measure.attention_sums import AttentionSums
 from topic_probe.text.encoder import Encoder
 from topic_probe.text.same_texts import SameTexts
 
@@ -168,8 +168,9 @@ def test_shares_of_permutations_are_those_counted_by_hand():
     found = tp.compare(toys, topics, documents, measure=["attention"], n_permutations=99)
     logarithms = []
     for toy in toys.values():
-        null = Null(topics, 99, 0, 1, names=[str(word) for word in topics.words.tolist()])
-        heads = tp.measure_attention(toy, topics, documents, accumulators=[null], n_permutations=0).heads
+        names = [str(word) for word in topics.words.tolist()]
+        null = AttentionSums(topics, torch.zeros(1, dtype=torch.int64), n_permutations=99, names=names)
+        heads = tp.measure_attention(toy, topics, documents, questions=[null], n_permutations=0).heads
         (same,), (n_same,) = null.sums["null"], null.sums["n_null"]
         n = heads.n_same_topic + heads.n_different_topic
         total = heads.same_topic * heads.n_same_topic + heads.different_topic * heads.n_different_topic

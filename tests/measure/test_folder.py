@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 import topic_probe as tp
 from topic_probe.lens import capture
-from topic_probe.measure.accumulators import Relations
+from topic_probe.measure.ask import Question
 
 TOPICS, DOCUMENTS = small_runs.topics(), small_runs.documents(24)
 OPTIONS = {"batch_size": 4, "part_size": 8, "progress": False}
@@ -153,6 +153,31 @@ def test_what_is_found_of_all_documents_first_is_kept_by_whoever_comes_first(tmp
         measure(tmp_path / "own")
 
 
+class Tokens(Question):
+    """How many words there are."""
+
+    topics = TOPICS
+
+    def __init__(self, name="tokens"):
+        self.sums, self.facts = {"tokens": np.zeros(1)}, {"name": name}
+
+    def read(self, heads, rows, visible, words):
+        words.add("tokens", 0, words.query.real.sum() / 4)  # once for each of two layers of two heads
+
+
+def test_a_folder_keeps_the_sums_of_questions_too(tmp_path):
+    plain, asked = Tokens(), [Tokens() for _ in range(3)]
+    attention(None, questions=[plain])
+    for index, question in enumerate(asked):
+        attention(tmp_path, part=(index, 3), questions=[question])
+    assert asked[-1].sums["tokens"] == plain.sums["tokens"] > 0
+    again = Tokens()
+    attention(tmp_path, questions=[again])  # no model runs
+    assert again.sums["tokens"] == plain.sums["tokens"]
+    with pytest.raises(ValueError, match="is of another measurement, which differs in questions"):
+        attention(tmp_path, questions=[Tokens("others")])
+
+
 # --- what does not fit -------------------------------------------------------------------------------
 
 
@@ -189,7 +214,7 @@ def test_parts_of_another_measurement_are_refused_by_name(kept, named):
 
 def test_what_decides_about_no_sum_may_differ_and_other_texts_may_not(tmp_path):
     wide = attention(tmp_path)
-    narrow = attention(tmp_path, confidence=0.5, batch_size=3, alternative="greater")
+    narrow = attention(tmp_path, confidence=0.5, batch_size=3)
     assert narrow.overall.ratio == wide.overall.ratio
     assert np.diff(narrow.overall.interval) < np.diff(wide.overall.interval)
     for documents in (DOCUMENTS[::-1], DOCUMENTS[:12], [*DOCUMENTS[:20], [5, 10], *DOCUMENTS[21:]]):
@@ -239,7 +264,6 @@ def test_a_model_with_hooks_or_edits_is_refused(tmp_path):
 
 def test_what_a_folder_cannot_keep_is_refused(tmp_path):
     for options, said in (
-        ({"accumulators": [Relations()]}, "your own accumulators= are in no report"),
         ({"topics": [TOPICS, TOPICS]}, "a folder is for one report"),
         ({"folder": None, "part": (0, 2)}, "part= came without folder="),
     ):

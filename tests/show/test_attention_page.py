@@ -111,7 +111,7 @@ def test_the_numbers_beside_a_head_are_those_of_a_double_loop_over_its_pattern(t
 
 def test_the_grid_is_orange_where_heads_turn_to_the_topic_and_blue_where_they_turn_away(topics):
     page = show_attention(opened("bert"), topics, ids_of(), max_heads=1, circuitsvis=False)
-    heads = tp.measure_attention(opened("bert"), topics, [ids_of()], n_resamples=0, n_permutations=0).heads
+    heads = tp.measure_attention(opened("bert"), topics, [ids_of()], n_permutations=0).heads
     span = max(0.2, np.abs(heads.effect_size).max())
     buttons = [given for given in Parsed(page.html).all("button") if "data-name" in given]
     for at, given in enumerate(buttons):

@@ -93,7 +93,7 @@ def test_a_page_of_attention_is_drawn_and_read_by_key_and_click_without_a_reques
     assert seen["first"].startswith("7 (0) → 7 (0) · same word")
     assert seen["clicked"] == ["L1H1", "L0H2"]
     topics = tp.Topics.from_token_ids({"one": [7, 9], "two": [61, 20]}, vocabulary_size=zoo.VOCABULARY)
-    given = {"n_resamples": 0, "n_permutations": 0}
+    given = {"n_permutations": 0}
     heads = tp.measure_attention(zoo.make("bert"), topics, [[7, 61, 9, 20, 30, 31]], **given).heads
     assert float(seen["ratio"]) == pytest.approx(heads.ratio[5], rel=1e-3)
 

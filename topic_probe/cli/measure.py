@@ -30,7 +30,7 @@ _OF_DOCUMENTS = ("model", "topics", "documents", "progress")
 ATTENTION = Call(
     "topic_probe.measure.attention:measure_attention",
     filled=_OF_DOCUMENTS,
-    without={"accumulators": "objects of a program"},
+    without={"questions": "objects of a program"},
 )
 EMBEDDINGS = Call(
     "topic_probe.measure.embeddings:measure_embeddings",
@@ -120,6 +120,10 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
         if len(inputs) == 3:
             running = {"progress": console.progress}
         report = CALLS[kind].call(parsed, *inputs, **running)
+        if isinstance(report, list):
+            from topic_probe.measure.pool import pool
+
+            report = pool(report)
         if trial:
             report = replace(report, provenance={**report.provenance, "trial": trial})
         answer(parsed, report, draft)
@@ -162,11 +166,6 @@ def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:
 def _fits(parsed: argparse.Namespace) -> list[argparse.Namespace]:
     """What was said, for the topics of every fit that was named."""
     named = parsed.topics if isinstance(parsed.topics, list) else [parsed.topics]
-    if len(named) > 1 and "fits" not in getattr(parsed, "resample", ()):
-        raise WrongUsageError(
-            "--topics was given several times, which is for fits of one kind that are reported together: say "
-            "--resample sources words fits, or measure the topics one after the other"
-        )
     return [argparse.Namespace(**{**vars(parsed), "topics": topics}) for topics in named]
 
 
@@ -189,9 +188,9 @@ def text_of(report: Any) -> str:
         return str(report)
     from topic_probe.report import about_parts, about_trial, as_text
 
-    heads = report.heads.top(10).to_dataframe()
-    best = as_text(heads) if len(heads) else "none: no head has an effect size"
-    overall = as_text(report.overall.to_dataframe())
+    overall = as_text(report.table_of_all())
+    tables = report.tables_of_heads().items()
+    heads = "\n\n".join(f"{heading}\n{as_text(table)}" for heading, table in tables)
     counts = report.provenance
     read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
     lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}
@@ -200,10 +199,6 @@ def text_of(report: Any) -> str:
     shares = report.variance_of_overall()
     if shares is not None:
         overall += f"\n\nthe variance of the overall ratio\n{as_text(shares)}"
-    about = [*report.about_variance(), *about_trial(counts), *about_parts(counts)]
+    about = [report.about_intervals(), *about_trial(counts), *about_parts(counts)]
     notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons, *about))
-    ranked = (
-        "heads with the strongest evidence (the end of the interval of the effect size that is nearer to 0, "
-        "without intervals its size)"
-    )
-    return f"{report.about_coverage()}\n\nall heads\n{overall}\n\n{ranked}\n{best}\n{notes}"
+    return f"{report.about_coverage()}\n\nall heads\n{overall}\n\n{heads}\n{notes}"

@@ -117,7 +117,7 @@ class View(Trial):
         start = torch.full_like(ids[:, :1], self.decoder_start)
         return Inputs(ids, mask, torch.cat([start, ids[:, :-1]], 1), mask.clone())
 
-    def reads_rows(self, through: Through) -> bool:
+    def reads_rows(self, through: Through = "auto") -> bool:
         """Whether attention is read beside the fused kernel, and not from whole patterns at hook points."""
         return through != "hooks" and self.tap is not None and not self.host.has_hooks()
 

@@ -120,7 +120,6 @@ def exact_products(model: nn.Module) -> Iterator[None]:
         if torch.amp.is_autocast_available(kind):
             stack.enter_context(torch.autocast(kind, enabled=False))
         if kind != "cpu":
-            stack.enter_context(by_itself(model))
             stack.enter_context(_tf32)
             stack.enter_context(_without_tf32())
         yield

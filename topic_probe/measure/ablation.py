@@ -124,7 +124,7 @@ def measure_ablation(
             "topics": topics.fingerprint,
             "heads": heads,
         }
-        attended = {**vars(reading), "n_permutations": 0, "n_resamples": 0}
+        attended = {**vars(reading), "n_permutations": 0}
         choose = partial(measure_attention, model, topics, documents, **attended)
         found = _once(run, "heads", facts, lambda: {"heads": np.array(_most_topical(choose(), heads))})
         asked_for = [tuple(found["heads"].tolist())]

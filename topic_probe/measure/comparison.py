@@ -22,15 +22,12 @@ from topic_probe.estimate import (
 )
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.attention import AttentionReport, attention_of
+from topic_probe.measure.attention import AttentionReport, attention_of, permuted_sums
 from topic_probe.measure.embeddings import EmbeddingReport
-from topic_probe.measure.engine import source_limit
-from topic_probe.measure.heads import layer_starts
-from topic_probe.measure.nulls import Null, null_means, with_p_values
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
+from topic_probe.measure.heads import layer_starts, layers_of
+from topic_probe.measure.options import Intervals, Permutations, Reading, Run, Statistics, recorded
 from topic_probe.measure.pair_sums import Cosines, cosines_of_words
-from topic_probe.measure.patterns import PatternReader
+from topic_probe.measure.permuted import null_means
 from topic_probe.measure.same_words import SameDocuments, Side, documents_of_each, topics_of_each
 from topic_probe.measure.words import LabelledWords, labelled_words
 from topic_probe.options import check_value, checked, shares
@@ -373,28 +370,18 @@ def _attention(
 ) -> _Attention:
     """Every model's attention, by itself and beside the others."""
     names = [_names(LabelledWords(side.topics, torch.arange(len(side.topics.words)))) for side in sides]
-    n_cells = [
-        PatternReader(
-            capture.view(side.model, side.topics), side.topics, Patterns(), level=options["level"], include_self=True
-        ).n_cells
-        for side in sides
-    ]  # fmt: skip
-    limit, reports, rows, nulls = min(map(source_limit, n_cells)), [], [], []
-    for side, documents, own, n in zip(sides, read.each, names, n_cells, strict=True):
-        kept = Relations(limit, n)
-        null = Null(side.topics, permutations.n_permutations, intervals.seed, n, names=own)
-        facts = {"compared": read.facts, "limit": limit, "null": [permutations.n_permutations, own]}
-        added = [kept, null] if permutations.n_permutations else [kept]
-        (report,) = attention_of(
-            side.model, [side.topics], documents, accumulators=[added], level=options["level"], include_self=True,
+    statistics = Statistics(
+        n_permutations=permutations.n_permutations, confidence=intervals.confidence, seed=intervals.seed
+    )
+    reports = []
+    for side, documents, own in zip(sides, read.each, names, strict=True):
+        reports += attention_of(
+            side.model, [side.topics], documents, level=options["level"], include_self=True,
             reading=Reading(batch_size=options["batch_size"], max_length=read.max_length, long=options["long"]),
-            patterns=Patterns(), intervals=intervals, resampled=("sources",), permutations=Permutations(0),
-            run=run.beside(side.name), facts=facts,
+            statistics=statistics, run=run.beside(side.name), names=own, facts={"compared": read.facts},
         )  # fmt: skip
-        reports.append(report)
-        rows.append(kept.by_source)
-        nulls.append(null)
-    of_sources = aligned(rows)
+    sums = [report.sums for report in reports]
+    of_sources = aligned([report.by_source for report in reports])
     same_words = all(sorted(own) == sorted(names[0]) for own in names)
 
     def compared(starts: Sequence[Int64[np.ndarray, " group"]], index: Mapping[str, Any]) -> _Compared:
@@ -402,16 +389,15 @@ def _attention(
         paired = paired_sources(pooled, statistic=statistic, confidence=intervals.confidence)
         permuted = None
         if permutations.n_permutations and same_words:
-            parts = zip(pooled, nulls, starts, strict=True)
+            layers = [layers_of(report.heads.index or {}) for report in reports]
+            nulls = [permuted_sums(*of_model) for of_model in zip(sums, layers, starts, strict=True)]
+            parts = zip(pooled, nulls, strict=True)
             permuted = np.stack([_permuted(*part, paired.logarithm, statistic) for part in parts])
         return _Compared(statistic, _known(paired, intervals), index, permuted=permuted)
 
     all_heads = [np.zeros(1, dtype=np.int64)] * len(sides)
     overall = compared(all_heads, {})
-    each = [
-        _with_p_values(side_by_side([report.overall], {}), part, null, at, permutations)
-        for report, part, null, at in zip(reports, of_sources, nulls, all_heads, strict=True)
-    ]
+    each = [side_by_side([report.overall], {}) for report in reports]
     models = tuple(side.name for side in sides)
     found = {"attention": replace(overall, numbers=side_by_side(each, {"model": models}))}
     by_layer = [np.array(layer_starts(report.heads.index or {})) for report in reports]
@@ -420,11 +406,8 @@ def _attention(
         found["layers"] = compared(by_layer, dict(reports[0].layers.index or {}))
         found["heads"] = compared(by_head, dict(reports[0].heads.index or {}))
     layers, heads = (
-        {
-            side.name: _with_p_values(getattr(report, which), part, null, at, permutations)
-            for side, report, part, null, at in zip(sides, reports, of_sources, nulls, starts, strict=True)
-        }
-        for which, starts in (("layers", by_layer), ("heads", by_head))
+        {side.name: getattr(report, which) for side, report in zip(sides, reports, strict=True)}
+        for which in ("layers", "heads")
     )
     return _Attention(found, layers, heads, _read(sides, reports, read, len(of_sources[0][0])))
 
@@ -447,21 +430,11 @@ def _every(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     return total, n
 
 
-def _with_p_values(
-    contrast: Contrast,
-    rows: Rows,
-    null: Null,
-    starts: Int64[np.ndarray, " group"],
-    permutations: Permutations,
-) -> Contrast:
-    return with_p_values(contrast, _every(_pooled(rows, starts)), null.sums, starts, permutations)
-
-
 def _permuted(
-    rows: Rows, null: Null, starts: Int64[np.ndarray, " group"], logarithm: bool, statistic: Chosen
+    rows: Rows, null: tuple[np.ndarray, np.ndarray], logarithm: bool, statistic: Chosen
 ) -> Float64[np.ndarray, "group permutation"]:
     """What is compared, under permuted topic labels: the scores are the same, so their spread is as well."""
-    same, different = null_means(_every(rows), null.sums, starts)
+    same, different = null_means(_every(rows), null)
     if statistic == "effect_size":
         spread = PairSums(rows[0].sum(0), rows[1].sum(0), rows[2].sum(0)).contrast().spread
         return divide(same - different, np.asarray(spread)[:, None])

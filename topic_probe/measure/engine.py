@@ -26,7 +26,7 @@ from topic_probe.measure.folder import Folder, model_facts
 from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.parts import Worker, facts_of_documents, parts_to_measure
 from topic_probe.measure.scores import BatchScores, Pairs
-from topic_probe.measure.sums import Parts, Progress, Sum, clear_sums
+from topic_probe.measure.sums import ByTopics, Parts, Progress, Sum, clear_sums
 from topic_probe.options import progress_bar
 from topic_probe.sums import SourceSums
 from topic_probe.text.batches import TokenBatch, token_batches
@@ -231,7 +231,7 @@ class Engine:
         ]
         self.by_topics = [_named_sums(group) for group in self._batch_sums]
         self.sums: dict[str, Sum] = self.by_topics[0]
-        self.progress = Progress()
+        self.progress = ByTopics()
         if len(groups) > 1:
             named = enumerate(self.by_topics)
             self.sums = {f"topics {n} {name}": values for n, own in named for name, values in own.items()}
@@ -310,12 +310,12 @@ class Engine:
                 f"stopped: {len(folder.places)} parts are in {folder.path}. The same call goes on from there, and "
                 "tp.load_report gives the report of these"
             ) from None
-        self.progress = folder.total(self.sums)
+        self.progress = ByTopics.like(folder.total(self.sums))
 
     def _forget(self) -> None:
         """Begins anew."""
         clear_sums(self.sums)
-        self.progress = Progress()
+        self.progress = ByTopics()
 
     def _has_word(self, document: Document) -> bool:
         """Whether a document may have a word of a topic; others need no forward pass, but are counted."""

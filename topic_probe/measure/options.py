@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from topic_probe.contrast import RESAMPLED
 from topic_probe.estimate import Alternative, check_interval
@@ -18,6 +18,7 @@ from topic_probe.topics.lists import token_id_array
 Long = Literal["cut", "chunk"]
 FirstPosition = Literal["sink", "word"]
 Resampled = Literal["sources", "words", "fits"]
+Unit = Literal["sources", "words"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,34 @@ class Reading(Group):
             max_length=longest,
             special_ids=sorted(set(token_id_array(specials, "special_ids").tolist())),
         )
+
+
+@dataclass(frozen=True)
+class Statistics(Group):
+    """What numbers are compared with, and what their intervals are about."""
+
+    n_permutations: Annotated[
+        int, "permuted words behind the p-values; 0 leaves these out, 10,000 take a larger part of the time"
+    ] = 2000
+    confidence: Annotated[float, "what share of intervals is to hold the true number"] = 0.95
+    seed: Annotated[int, "seed of permutations"] = 0
+    resample: Annotated[
+        Collection[Unit],
+        'what intervals are about: other "sources" (articles), or other "sources" and "words" of the same topics; those '
+        "of single heads are about sources alone",
+    ] = ("sources",)
+
+    def __post_init__(self) -> None:
+        check_interval(0, self.confidence)
+        check_whole("n_permutations", self.n_permutations, 0)
+        check_whole("seed", self.seed, 0)
+        named = [check_value("resample", name, Unit) for name in self.resample]
+        if "sources" not in named:
+            raise ValueError(
+                f"resample must name 'sources', which these numbers vary with first, got {tuple(named)}"
+            )
+        # In one order, which provenances then have.
+        object.__setattr__(self, "resample", tuple(name for name in get_args(Unit) if name in named))
 
 
 @dataclass(frozen=True)
@@ -183,6 +212,6 @@ class Run(Shown):
         return self if self.folder is None else replace(self, folder=Path(self.folder) / name)
 
 
-def recorded(*groups: Reading | Patterns | Intervals | Permutations) -> dict[str, Any]:
+def recorded(*groups: Reading | Statistics | Patterns | Intervals | Permutations) -> dict[str, Any]:
     """The options of groups for the provenance of a report, which has a place of its own for the seed."""
     return {name: value for group in groups for name, value in vars(group).items() if name != "seed"}

@@ -25,11 +25,11 @@ from topic_probe.contrast import SAME_TOPIC, Contrast, word_relations
 from topic_probe.estimate import divide
 from topic_probe.lens import capture
 from topic_probe.lens.opening import random_init
-from topic_probe.measure.attention import measure_attention
+from topic_probe.measure.attention import measure_attention, permuted_sums
 from topic_probe.measure.embeddings import measure_embeddings
+from topic_probe.measure.heads import layers_of
 from topic_probe.measure.matched import measure_matched
 from topic_probe.measure.matching import attention_by_class
-from topic_probe.measure.nulls import Null
 from topic_probe.paper.claims import Bound, Claim
 from topic_probe.paper.pretrained import (
     Prepared,
@@ -147,16 +147,15 @@ def _printed_alone(measured: Collection[str]) -> list[dict[str, Any]]:
 
 def _scores(one: Prepared, model: Any, topics: Sequence[Topics], seed: int, run: Run) -> Iterator[_Scores]:
     """Embeddings and attention at every threshold; attention of all of them in one pass of the model."""
-    n_heads = sum(capture.view(model).n_heads)
-    nulls = [Null(each, ATTENTION_SHUFFLES, seed, n_heads) for each in topics]
     reports = measure_attention(
-        model, list(topics), one.documents, max_length=one.settings.length, n_permutations=0, seed=seed,
-        accumulators=[[null] for null in nulls], progress=run.progress,
+        model, list(topics), one.documents, max_length=one.settings.length, n_permutations=ATTENTION_SHUFFLES,
+        seed=seed, progress=run.progress,
     )  # fmt: skip
-    for threshold, each, report, null in zip(one.settings.thresholds, topics, reports, nulls, strict=True):
+    for threshold, each, report in zip(one.settings.thresholds, topics, reports, strict=True):
         if report.provenance["options"].get("stopped"):
             raise KeyboardInterrupt(f"{one.label}: {report.provenance['options']['stopped']}")
-        attention = under_shuffles(report.overall, *(null.sums[name].sum(0) for name in ("null", "n_null")))
+        of_all = permuted_sums(report.sums, layers_of(report.heads.index or {}), np.zeros(1, dtype=np.int64))
+        attention = under_shuffles(report.overall, *(part[0] for part in of_all))
         contrasts: dict[str, Contrast] = {"attention": report.overall}
         shuffled: dict[str, Mapping[str, float]] = {"attention": attention}
         if model is one.model:  # both means of an untrained table are near 0, and their quotient is noise

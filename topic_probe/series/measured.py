@@ -31,7 +31,7 @@ from topic_probe.options import check_value, check_whole, checked, progress_bar,
 from topic_probe.report import Report, provenance
 from topic_probe.series.checkpoints import Series, fingerprint, in_order, name_of, opened, what_is_wrong
 from topic_probe.series.curves import IN_A_ROW, By, Chosen, Kept, Onsets, cell_names, change, curves_of
-from topic_probe.sums import columns
+from topic_probe.sums import SourceSums, columns
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import check_read_again, hash_of, read_documents
 from topic_probe.text.same_texts import Level
@@ -357,15 +357,15 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
                     capture.word_embeddings(model), self.topics, self.embeddings
                 )
             if words.layers is not None:
-                sums["states"] = _kept_of_sources(
-                    states, words.layers["cosine"].index, slice(0, None, len(SCORES))
-                )
+                cosines = slice(0, None, len(SCORES))
+                sums["states"] = kept_of_sources(states.by_source, words.layers["cosine"].index, cosines)
         if "attention" in self.measure:
-            by_source, options = Relations(MAX_SOURCES), {"progress": False, **self.attention}
-            heads = measure_attention(model, self.topics, self.documents, accumulators=[by_source], **options)
+            heads = measure_attention(
+                model, self.topics, self.documents, **{"progress": False, **self.attention}
+            )
             _check_whole(heads.provenance["options"])
             reports["attention"] = heads
-            sums["attention"] = _kept_of_sources(by_source, heads.heads.index, slice(None))
+            sums["attention"] = kept_of_sources(heads.by_source, heads.heads.index, slice(None))
         return reports, sums
 
 
@@ -383,17 +383,19 @@ def _check_whole(read: Any) -> None:
         raise KeyboardInterrupt(read["stopped"])
 
 
-def _kept_of_sources(sums: Relations, index: Any, cells: slice) -> dict[str, Any]:
+def kept_of_sources(sums: SourceSums, index: Any, cells: slice) -> dict[str, Any]:
     """Sums by source of some cells; numbers of pairs once where all cells have the same."""
-    keys, rows = sums.by_source.rows()
-    totals, counts, squares = columns(rows)
-    counts = counts[:, cells]
+    keys, rows = sums.rows()
+    totals, counts, squares = columns(rows[:, cells])
     if len(counts) and (counts == counts[:, :1]).all():
         counts = counts[:, :1]
     return {
-        "keys": keys.view(np.int64), "sums": totals[:, cells], "counts": counts, "squares": squares[:, cells],
+        "keys": keys.view(np.int64),
+        "sums": totals,
+        "counts": counts,
+        "squares": squares,
         "index": dict(index),
-    }  # fmt: skip
+    }
 
 
 def kept_of_words(
@@ -470,7 +472,10 @@ def measure_series(
     if part is not None and folder is None:
         raise ValueError("part= came without folder=, in which all processes keep what they measure")
     both = vars(reading) | vars(intervals)
-    attention = {"level": level, **both, **vars(permutations)}
+    attention = {
+        "level": level, **vars(reading), "confidence": intervals.confidence, "seed": intervals.seed,
+        "n_permutations": permutations.n_permutations,
+    }  # fmt: skip
     probe = TopicProbe(
         topics,
         documents,
