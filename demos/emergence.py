@@ -182,7 +182,7 @@ def watch(name: str, make: Any, corpus: tp.Corpus, settings: Settings, out: Path
 
 def beyond(text: tp.SeriesReport, shuffled_text: tp.SeriesReport) -> Onsets:
     """From when on a curve has come further than it has on shuffled text: paired, source by source and word by word."""
-    curves = (curves_of(report.steps.tolist(), report.sums, "step") for report in (text, shuffled_text))
+    curves = (curves_of(report.steps.tolist(), report.rows, "step") for report in (text, shuffled_text))
     return Onsets([change(one - other) for one, other in zip(*curves, strict=True)])
 
 

@@ -37,7 +37,7 @@ def test_numbers_are_those_of_each_checkpoint_to_the_last_bit(report, series, to
 def test_curves_of_the_sums_are_those_of_the_reports(report):
     """The sums behind onsets give the very numbers that reports have."""
     for by in ("step", "layer", "head"):
-        curves = {one.name: one.estimate.value for one in curves_of(STEPS, report.sums, by)}
+        curves = {one.name: one.estimate.value for one in curves_of(STEPS, report.rows, by)}
         contrasts = report.contrasts(by)
         assert list(curves) == list(contrasts)
         for name, values in curves.items():

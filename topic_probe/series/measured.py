@@ -21,7 +21,7 @@ from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.running import generators_as_they_were
 from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.attention import measure_attention
+from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.measure.options import Intervals, Permutations, Reading
 from topic_probe.measure.pair_sums import cosines_of_words
@@ -60,7 +60,7 @@ class SeriesReport(Report, kind="series"):
             be measured.
         reasons: why nothing was; empty where it was.
         models: by what the model of each step is known: checksums of its weights and tensors, where it is from.
-        sums: of each, what pairs it with others: sums by source and by word.
+        sums: what pairs each with others beside its reports: sums of states by source, of embeddings by word.
         provenance: topics, what was measured with which options, and versions.
     """
 
@@ -111,6 +111,15 @@ class SeriesReport(Report, kind="series"):
         ]
         return pd.DataFrame(rows, columns=None if rows else ["step", "measured"])
 
+    @property
+    def rows(self) -> Sequence[Kept]:
+        """What curves are made of: sums by source and by word of every step."""
+        every = [dict(own) for own in self.sums]
+        for own, reports in zip(every, self.reports, strict=True):
+            if isinstance(heads := reports.get("attention"), AttentionReport):
+                own["attention"] = kept_of_sources(heads.by_source, heads.heads.index, slice(None))
+        return every
+
     def onsets(
         self, by: By = "step", *, statistic: Chosen = "effect_size", confidence: float = 0.95, seed: int = 0
     ) -> Onsets:
@@ -129,7 +138,7 @@ class SeriesReport(Report, kind="series"):
             seed: of draws.
         """
         check_value("by", by, By)
-        curves = curves_of(self.steps.tolist(), self.sums, by, check_value("statistic", statistic, Chosen))
+        curves = curves_of(self.steps.tolist(), self.rows, by, check_value("statistic", statistic, Chosen))
         return Onsets([change(curve, int(self.steps[0])) for curve in curves], confidence, seed)
 
     def _tables(self) -> "dict[str, pd.DataFrame]":
@@ -365,7 +374,6 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
             )
             _check_whole(heads.provenance["options"])
             reports["attention"] = heads
-            sums["attention"] = kept_of_sources(heads.by_source, heads.heads.index, slice(None))
         return reports, sums
 
 
