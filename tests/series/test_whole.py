@@ -26,7 +26,7 @@ def same_bytes(one, other):
 def test_numbers_are_those_of_each_checkpoint_to_the_last_bit(report, series, topics, documents):
     assert report.steps.tolist() == list(STEPS)
     for folder, reports in list(zip(series.values(), report.reports, strict=True))[::3]:
-        heads = tp.measure_attention(folder, topics, documents, **FEW)
+        heads = tp.measure_attention(folder, topics, documents, n_permutations=3)
         words = tp.measure_embeddings(folder, topics, documents, n_resamples=20)
         for field in ("overall", "heads", "layers", "matched", "without_sinks"):
             assert getattr(reports["attention"], field) == getattr(heads, field)
