@@ -16,7 +16,7 @@ RISING = [0, 0, 1, 3.2, 5, 9, 9, 9, 9]
 def curve(values, units, degrees=1e9):
     """A curve with as much doubt as units say, a row for each of these; the step is the place."""
     values, units = np.asarray(values, float), np.asarray(units, float)
-    factor = Factor("words", units, np.full(values.shape, degrees))
+    factor = Factor("words", units, np.full(values.shape, float(degrees)))
     return Curve("a", np.arange(len(values)), Estimate(values, (factor,)))
 
 

@@ -232,13 +232,13 @@ def change(curve: Curve, first_step: int = 0) -> Change:
     if first_step == 0 and curve.steps[known[0]] != 0:
         why = "there is no untrained value: step 0 could not be measured"
         return Change(curve.name, np.nan, none, estimate[none], why)
-    against, later = int(curve.steps[known[0]]), known[1:]
+    against, later = float(curve.steps[known[0]]), known[1:]
     moved = estimate[later] - estimate[np.repeat(known[:1], len(later))]
     judged = np.flatnonzero(np.isfinite(moved.df))
     why = ""
     if len(judged) < IN_A_ROW:
         n = len(later)
-        why = f"{n} checkpoint{'s' * (n != 1)} after step {against} measured, {IN_A_ROW} are needed"
+        why = f"{n} checkpoint{'s' * (n != 1)} after step {against:.0f} measured, {IN_A_ROW} are needed"
         if n >= IN_A_ROW:
             why = f"fewer than 8 {estimate.factors[0].name} have pairs of both kinds"
     return Change(curve.name, against, curve.steps[later[judged]], moved[judged], why)
