@@ -20,7 +20,7 @@ FILES = {
 
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
-storage options estimate words notices tables remote
+storage options estimate words remote
 contrast sums report
 topics.builtin topics.incidence topics.lists topics.lookup topics.topics topics
 text text.documents text.batches text.encoder text.same_texts text.corpus
@@ -36,8 +36,7 @@ measure.embeddings measure.matched measure.weights measure.text_attention
 measure.effects measure.interventions
 measure.same_words measure.comparison
 train train.bert train.history train.toy train.text train.stages
-series series.files series.checkpoints series.check series.onsets series.sums series.measured
-series.probe series.whole
+series series.checkpoints series.curves series.measured
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.effects show.series
 show.comparison
 show.figures

@@ -7,6 +7,7 @@ analyzer brings scores, this module brings the arithmetic.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,7 +27,6 @@ from topic_probe.estimate import (
     standard_deviation,
 )
 from topic_probe.options import check_value
-from topic_probe.tables import as_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -329,7 +329,9 @@ class Contrast:
 
     def __repr__(self) -> str:
         axes = {f"axis {axis}": cells.ravel() for axis, cells in enumerate(np.indices(self.shape))}
-        table = as_text(dashed(self.to_dataframe(self.index or axes)), max_rows=20)
+        # By name, because reports hold contrasts.
+        as_text = import_module("topic_probe.report").as_text
+        table = as_text(self.to_dataframe(self.index or axes))
         return f"Contrast{self.shape or ''}\n{table}" + (f"\n({self.reason})" if self.reason else "")
 
 

@@ -16,6 +16,7 @@ from real_text import topics_by_hand
 import topic_probe as tp
 from topic_probe.cli.console import plain
 from topic_probe.measure import documents as measuring
+from topic_probe.storage import FILE
 
 FAST = ["--n-permutations", "9"]
 SMALL = ["--n-topics", "3", "--words-per-topic", "4", "--min-length", "10", "--max-length", "20"]
@@ -198,11 +199,11 @@ def test_results_are_not_overwritten_unasked(refused, run, toy_folder, tmp_path)
     out = tmp_path / "weights"
     command = ["measure", "weights", toy_folder, "--topics", toy_folder, "--n-resamples", "20", "--out", out]
     assert run(*command) == (0, f"{tp.load_report(out)}\nsaved in {out}\n", "")
-    before = (out / "saved.json").read_bytes()
-    assert "is not empty and is not overwritten unasked" in refused(*command)
-    assert (out / "saved.json").read_bytes() == before
+    before = (out / FILE).read_bytes()
+    assert "is not overwritten unasked" in refused(*command)
+    assert (out / FILE).read_bytes() == before
     assert run(*command, "--overwrite", "--seed", 1)[0] == 0
-    assert (out / "saved.json").read_bytes() != before
+    assert (out / FILE).read_bytes() != before
 
 
 # --- the program as a whole ---------------------------------------------------------------------------

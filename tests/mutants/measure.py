@@ -230,17 +230,17 @@ MUTANTS = [
         _COMPARISON,
     ),
     Mutant(
-        "the lower end of an unpaired difference takes the wrong end of the second number",
+        "differences of layers are those of their first heads",
         "topic_probe/measure/comparison.py",
-        "np.hypot(values[a] - limits[a, 0], limits[b, 1] - values[b])",
-        "np.hypot(values[a] - limits[a, 0], values[b] - limits[b, 0])",
+        "[np.array(layer_starts(index)) for index in indices], layers)",
+        '[np.arange(len(layers["layer"])) for index in indices], layers)',
         _COMPARISON,
     ),
     Mutant(
         "each vocabulary has permutations of its own",
         "topic_probe/measure/comparison.py",
-        'statistics=statistics, run=run.beside(side.name), names=own, facts={"compared": read.facts},',
-        'statistics=statistics, run=run.beside(side.name), facts={"compared": read.facts},',
+        "names=_names_of(side.topics),",
+        "names=None,",
         _COMPARISON,
     ),
 ]

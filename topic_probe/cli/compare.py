@@ -21,7 +21,7 @@ from topic_probe.cli.inputs import (
     read_word_lists,
 )
 from topic_probe.cli.measure import answer, end_if_interrupted
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide, mapping
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, mapping
 
 COMPARE = Call(
     "topic_probe.measure.comparison:compare",
@@ -41,7 +41,6 @@ def add_to(parser: Parser) -> None:
     parser.add_argument("--topics", metavar="TOPICS", required=True, help=TOPICS_HELP)
     parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, default=None)
     add_out(parser, "a new folder for the report")
-    add_wide(parser)
     add_options(parser, {"comparison": (COMPARE,), "documents": CORPORA, "model": (OPEN_MODEL,)})
 
 

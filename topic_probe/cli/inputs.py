@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from topic_probe.cli.console import WrongUsageError, warn
+from topic_probe.cli.console import WrongUsageError, quiet_transformers, warn
 from topic_probe.cli.options import Call, Parser, add_options, meant
-from topic_probe.notices import quiet_transformers
 
 MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
 BUILTIN_TOPICS = ("wordnet-nouns", "wordnet-domains", "empath", "emoji")
@@ -66,20 +65,13 @@ DOCUMENTS = Call(
 
 
 REVISIONS = Call(
-    "topic_probe.series.checkpoints:Checkpoints.from_revisions",
+    "topic_probe.series.checkpoints:revisions",
     filled=("name", "steps"),
     help={"pattern": "how revisions of the repository are called (default: step{step})"},
 )
-MANIFEST = Call(
-    "topic_probe.series.checkpoints:Checkpoints.from_manifest",
-    filled=("file",),
-    flags={"name": "repository"},
-    help={"name": "the repository of the revisions that a text file lists"},
-)
 SERIES_HELP = (
-    "a folder that holds folders of checkpoints (checkpoint-500, step20), a manifest (.json {step: folder}, or lines "
-    "of revisions); with --steps a repository on the Hugging Face hub that has them as revisions, or a pattern of "
-    "repositories with {step} in it"
+    "folders of checkpoints in one (checkpoint-500, step20); with --steps a repository on the Hugging Face hub "
+    "that has them as revisions, or a pattern of repositories with {step} in it"
 )
 
 
@@ -89,28 +81,26 @@ def add_model_or_series(parser: Parser) -> None:
     either.add_argument("model", metavar="MODEL", help=MODEL_HELP, nargs="?")
     either.add_argument("--series", metavar="SERIES", help=SERIES_HELP)
     parser.add_argument("--steps", metavar="N", type=int, nargs="+", help="the steps of a series on the hub")
-    add_options(parser, {"series": (REVISIONS, MANIFEST)})
+    add_options(parser, {"series": (REVISIONS,)})
 
 
 def open_series(parsed: argparse.Namespace) -> Any:
     """The checkpoints that a command names."""
-    from topic_probe.series.checkpoints import Checkpoints
+    from topic_probe.series.checkpoints import checkpoints_in
 
     path = Path(parsed.series).expanduser()
-    if path.exists():
-        steps = ["--steps"] if parsed.steps is not None else []
-        _refuse([*steps, *REVISIONS.given(parsed)], "that is for a series on the hub")
-        if path.is_file():
-            return MANIFEST.call(parsed, path)
-    _refuse(MANIFEST.given(parsed), "that is for a file that lists revisions")
     if path.is_dir():
-        return Checkpoints.from_folders(path)
+        _refuse(
+            [*(["--steps"] if parsed.steps else []), *REVISIONS.given(parsed)],
+            "that is for a series on the hub",
+        )
+        return checkpoints_in(path)
     if parsed.steps is None:
         raise WrongUsageError(f"there is no {path}; for a series on the hub say which --steps there are")
     if "{step}" not in parsed.series:
         return REVISIONS.call(parsed, parsed.series, parsed.steps)
     _refuse(REVISIONS.given(parsed), "every step has a repository of its own")
-    return Checkpoints.from_repositories(parsed.series, parsed.steps)
+    return {step: parsed.series.replace("{step}", str(step)) for step in parsed.steps}
 
 
 def add_model(parser: Parser) -> None:
@@ -277,7 +267,7 @@ def are_word_lists(name: str) -> bool:
     from topic_probe import storage
 
     path = Path(name).expanduser()
-    return name == STDIN or (path.is_file() and path.name != storage.MANIFEST)
+    return name == STDIN or (path.is_file() and path.name != storage.FILE)
 
 
 def read_word_lists(name: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from topic_probe.cli.inputs import (
     open_topics,
     tokenizer_of,
 )
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser, add_wide
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser
 
 _OF_DOCUMENTS = ("model", "topics", "documents", "progress")
 ATTENTION = Call(
@@ -96,7 +96,6 @@ def _add_kind(kind: str, parser: Parser) -> None:
             action="store_true",
             help=f"a trial run with {trial}, where no others are given; the answer and the report say so",
         )
-    add_wide(parser)
     headings: dict[str, tuple[Call, ...]] = {"measurement": (CALLS[kind],)}
     if kind != "weights":
         parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, required=needed, default=None)
@@ -136,7 +135,7 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
 
 def answer(parsed: argparse.Namespace, report: Any, draft: Path | None) -> None:
     """Save the report in a draft of what was named for it, if something was, and answer with it."""
-    text, document = text_of(report, wide=parsed.wide), plain(report)
+    text, document = text_of(report), plain(report)
     if draft is not None:
         report.save(draft)
         text += f"\nsaved in {parsed.out}"
@@ -183,17 +182,15 @@ def end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None:
 # --- answers ------------------------------------------------------------------------------------------
 
 
-def text_of(report: Any, *, wide: bool) -> str:
+def text_of(report: Any) -> str:
     """What a report shows; of attention the heads with the strongest evidence, and what was read and left out."""
     if report.kind != "attention":
-        return str(report.to_text(wide=wide))
-    from topic_probe.contrast import dashed
-    from topic_probe.report import about_parts, about_trial
-    from topic_probe.tables import as_text
+        return str(report)
+    from topic_probe.report import about_parts, about_trial, as_text
 
-    overall = as_text(dashed(report.table_of_all()), wide=wide)
+    overall = as_text(report.table_of_all())
     tables = report.tables_of_heads().items()
-    heads = "\n\n".join(f"{heading}\n{as_text(dashed(table), wide=wide)}" for heading, table in tables)
+    heads = "\n\n".join(f"{heading}\n{as_text(table)}" for heading, table in tables)
     counts = report.provenance
     read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
     lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}

@@ -239,11 +239,6 @@ def _number_or_text(numbers: Sequence[Callable[[str], Any]], choices: Sequence[s
     return text
 
 
-def add_wide(parser: argparse.ArgumentParser) -> None:
-    """Let a command print tables with all their columns."""
-    parser.add_argument("--wide", action="store_true", help="tables with all columns, however long the lines")
-
-
 def add_out(parser: argparse.ArgumentParser, what: str, **settings: Any) -> None:
     """Let a command write."""
     parser.add_argument("--out", **{"metavar": "DIR", "help": what, **settings})

@@ -7,10 +7,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topic_probe.cli.console import Console, WrongUsageError, only_answers_on_stdout, plain, warn
+from topic_probe.cli.console import (
+    Console,
+    WrongUsageError,
+    only_answers_on_stdout,
+    plain,
+    quiet_transformers,
+    warn,
+)
 from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, PAGE, open_corpus, open_tokenizer
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, mapping
-from topic_probe.notices import quiet_transformers
 from topic_probe.paper import RECIPES, recipe_named
 
 if TYPE_CHECKING:
@@ -190,7 +196,7 @@ def _inputs(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def _counts(results: "Sequence[RecipeResult]") -> list[str]:
     """How many claims have which verdict, and which were not checked, in a line each."""
-    from topic_probe.report import VERDICTS
+    from topic_probe.paper.claims import VERDICTS
 
     found = [claim for result in results for claim in result.claims]
     verdicts = [claim["verdict"] for claim in found]

@@ -1,17 +1,16 @@
-"""``topic-probe series SERIES … --topics T``: the same measurement at every checkpoint of a training, or of several."""
+"""``topic-probe series SERIES --topics T``: the same measurement at every checkpoint of a training."""
 
 import argparse
 from contextlib import nullcontext
 from typing import Any
 
-from topic_probe.cli.console import WrongUsageError
+from topic_probe.cli.console import WrongUsageError, quiet_transformers
 from topic_probe.cli.inputs import (
     CORPORA,
     CORPUS_HELP,
     DOCUMENTS,
     FROM_FIT,
     FROM_NAME,
-    MANIFEST,
     REVISIONS,
     SERIES_HELP,
     TOPICS_HELP,
@@ -26,12 +25,11 @@ from topic_probe.cli.inputs import (
     tokenizer_of,
 )
 from topic_probe.cli.measure import answer
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide
-from topic_probe.notices import quiet_transformers
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
 
 SERIES = Call(
-    "topic_probe.series.whole:measure_series",
-    filled=("series", "topics", "documents", "opening", "checked", "progress"),
+    "topic_probe.series.measured:measure_series",
+    filled=("series", "topics", "documents", "opening", "progress"),
 )
 OPENED = Call(
     "topic_probe.lens.opening:open_model",
@@ -41,34 +39,24 @@ OPENED = Call(
 _EPILOG = """examples:
   topic-probe series output --topics wordnet-nouns --corpus bundled --max-length 128 --out learned
   topic-probe series EleutherAI/pythia-160m --steps 0 512 1000 2000 4000 --topics wordnet-nouns --corpus bundled
-  topic-probe check --series output --out checked
   for i in 0 1 2; do  # or the tasks of a job array; then the same without --part
-    topic-probe series output --topics wordnet-nouns --corpus bundled --checked checked --folder kept --part $i 3 &
-  done
-
-Several SERIES are trainings of several seeds, 0, 1 and so on in their order."""
+    topic-probe series output --topics wordnet-nouns --corpus bundled --folder kept --part $i 3 &
+  done"""
 
 
 def add_to(parser: Parser) -> None:
     """What the command takes."""
-    add_command(parser, run, usage="series SERIES … --topics TOPICS [--corpus CORPUS]", epilog=_EPILOG)
-    parser.add_argument("series", metavar="SERIES", nargs="+", help=SERIES_HELP)
+    add_command(parser, run, usage="series SERIES --topics TOPICS [--corpus CORPUS]", epilog=_EPILOG)
+    parser.add_argument("series", metavar="SERIES", help=SERIES_HELP)
     parser.add_argument("--steps", metavar="N", type=int, nargs="+", help="the steps of a series on the hub")
     parser.add_argument("--topics", metavar="TOPICS", required=True, help=TOPICS_HELP)
     parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, default=None)
-    parser.add_argument(
-        "--checked",
-        metavar="DIR",
-        nargs="+",
-        help="what `check --series` has saved of every SERIES, so that weights are not read again",
-    )
     add_out(parser, "a new folder for the report")
-    add_wide(parser)
     add_options(
         parser,
         {
             "measurement": (SERIES,),
-            "series": (REVISIONS, MANIFEST),
+            "series": (REVISIONS,),
             "documents": (*CORPORA, DOCUMENTS),
             "topics": (WORD_LISTS, FROM_NAME, FROM_FIT),
             "model": (OPENED,),
@@ -85,16 +73,11 @@ def run(parsed: argparse.Namespace) -> int:
         given := [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]
     ):
         raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
-    if parsed.checked is not None and len(parsed.checked) != len(parsed.series):
-        raise WrongUsageError(
-            f"--checked needs what was found of each of the {len(parsed.series)} SERIES, got {len(parsed.checked)}"
-        )
     writes = parsed.out is not None and not parsed.console.silent
     with storage.draft(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext() as draft:
-        named = [open_series(_with(parsed, series=name)) for name in parsed.series]
-        series = named[0] if len(named) == 1 else dict(enumerate(named))
+        series = open_series(parsed)
         corpus = None if parsed.corpus is None else open_corpus(parsed)
-        topics, documents = _read_as(parsed, named[0][0], corpus)
+        topics, documents = _read_as(parsed, next(iter(series.values())), corpus)
         opening = opening_options(parsed)
         with quiet_transformers(progress=parsed.console.progress):
             report = SERIES.call(
@@ -103,7 +86,6 @@ def run(parsed: argparse.Namespace) -> int:
                 topics,
                 documents,
                 opening=opening,
-                checked=_checked(parsed.checked),
                 progress=parsed.console.progress,
             )
         if report is None:
@@ -113,23 +95,13 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _with(parsed: argparse.Namespace, **given: Any) -> argparse.Namespace:
-    return argparse.Namespace(**{**vars(parsed), **given})
-
-
-def _checked(folders: list[str] | None) -> Any:
-    """What was found of the checkpoints of every series before; None where they are to be checked."""
-    from topic_probe.series.check import CheckpointReport
-
-    return None if folders is None else dict(enumerate(map(CheckpointReport.load, folders)))
-
-
 def _read_as(parsed: argparse.Namespace, first: Any, corpus: Any) -> tuple[Any, Any]:
     """Topics and documents, as the first checkpoint reads them; the others have to have its tokenizer."""
     from topic_probe.lens import capture
 
-    revision = {} if first.revision is None else {"revision": first.revision}
-    model = open_model(_with(parsed, model=first.name, **revision))
+    name, *revision = first if isinstance(first, tuple) else (str(first),)
+    named = {"model": name, **({"revision": revision[0]} if revision else {})}
+    model = open_model(argparse.Namespace(**{**vars(parsed), **named}))
     topics = open_topics(parsed, model)
     if corpus is None:
         return topics, None

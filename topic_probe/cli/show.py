@@ -6,10 +6,9 @@
 
 import argparse
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
-from topic_probe.cli.console import WrongUsageError, plain
+from topic_probe.cli.console import WrongUsageError, plain, quiet_transformers
 from topic_probe.cli.inputs import (
     FROM_FIT,
     FROM_NAME,
@@ -24,9 +23,7 @@ from topic_probe.cli.inputs import (
     open_series,
     open_topics,
 )
-from topic_probe.cli.measure import answer
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide
-from topic_probe.notices import quiet_transformers
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
 
 SHOW = Call(
     "topic_probe.show.attention_page:show_attention", filled=("model", "topics", "text_or_ids", "tokenizer")
@@ -99,8 +96,6 @@ def add_check(parser: Parser) -> None:
     """What ``check`` takes."""
     add_command(parser, check, usage="check (MODEL | --series SERIES)")
     add_model_or_series(parser)
-    add_out(parser, "a new folder for the report of a series")
-    add_wide(parser)
     add_options(parser, {"model": (OPEN_MODEL,)})
 
 
@@ -108,8 +103,6 @@ def check(parsed: argparse.Namespace) -> int:
     """Check a model; 1 where its attention cannot be measured, or its rows do not sum to one (NaN is in them)."""
     if parsed.series is not None:
         return _check_series(parsed)
-    if parsed.out is not None:
-        raise WrongUsageError("--out is for the report of a --series; of a model the answer is all there is")
     from topic_probe.lens.check import check_model
 
     result = check_model(open_model(parsed))
@@ -120,13 +113,12 @@ def check(parsed: argparse.Namespace) -> int:
 
 def _check_series(parsed: argparse.Namespace) -> int:
     """Check a series of checkpoints; 1 where something is wrong with one of them."""
-    from topic_probe import storage
-    from topic_probe.series.check import check_checkpoints
+    from topic_probe.series.checkpoints import check_checkpoints
 
     if given := OPEN_MODEL.given(parsed):
         raise WrongUsageError(f"{given[0]} is for a MODEL: checkpoints are read as they are")
-    with storage.draft(parsed.out, overwrite=parsed.overwrite) if parsed.out else nullcontext() as draft:
-        with quiet_transformers(progress=parsed.console.progress):
-            report = check_checkpoints(open_series(parsed), progress=parsed.console.progress)
-        answer(parsed, report, draft)
-    return 1 if report.flagged else 0
+    with quiet_transformers(progress=parsed.console.progress):
+        flagged = check_checkpoints(open_series(parsed), progress=parsed.console.progress)
+    text = "\n".join(f"step {step}: {why}" for step, why in flagged.items())
+    parsed.console.answer(text or "nothing is wrong with these checkpoints", {"flagged": flagged})
+    return 1 if flagged else 0

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from topic_probe.cli.console import plain
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
 
 _SAME = "what the model is for"
 WORLD = Call(
@@ -40,7 +40,6 @@ _EPILOG = """example (a second; then look into it like into any model):
 def add_to(parser: Parser) -> None:
     """What the command takes."""
     add_command(parser, run, usage="train --out DIR", epilog=_EPILOG)
-    add_wide(parser)
     add_out(parser, "a new folder for the history, the trained tensors and what they show", required=True)
     headings = {"model": (TOY, BUILD), "documents": (WORLD, MASKING), "training": (TRAINING, TRAIN)}
     add_options(parser, headings)
@@ -64,7 +63,7 @@ def run(parsed: argparse.Namespace) -> int:
         for name, report in reports.items():
             report.save(draft / name)
     about = {"stopped": history.stopped, "last_step": history.last_step, "loss": history.loss[-1:].tolist()}
-    text = "\n\n".join((str(history), *(report.to_text(wide=parsed.wide) for report in reports.values())))
+    text = "\n\n".join((str(history), *map(str, reports.values())))
     console.answer(f"{text}\nsaved in {parsed.out}", {**about, **plain(reports), "saved": parsed.out})
     if history.stopped != "finished":
         raise ValueError(f"{history.stopped}; what was trained until then is in {parsed.out}")

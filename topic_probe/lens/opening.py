@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from threading import RLock
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import nn
@@ -13,7 +14,6 @@ from torch import nn
 from topic_probe.lens.host import is_hooked
 from topic_probe.lens.points import huggingface_host
 from topic_probe.lens.running import inside_of, is_peft, lock_of, trunk
-from topic_probe.notices import quiet_transformers, warn
 from topic_probe.options import check_whole, checked
 from topic_probe.remote import fetch_model
 from topic_probe.text.encoder import begins_with_token

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import torch
@@ -37,7 +38,6 @@ from topic_probe.lens.sites import (
     some_tokens,
     visible_keys,
 )
-from topic_probe.notices import warn
 
 Shown = Mapping[Site, Tensor]
 # Runs a model on inputs; gives the pattern of every site, and the answer of the model.

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, overload
+from warnings import warn
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from topic_probe.measure.options import Reading, Run, Statistics, recorded
 from topic_probe.measure.pairs import DISTANCE_BINS, FIRST, Level
 from topic_probe.measure.permuted import CALLED, floor_of, with_matched_p_value, with_p_values
 from topic_probe.measure.word_variance import WordVariance
-from topic_probe.notices import warn
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.sums import SourceSums, columns

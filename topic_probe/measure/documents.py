@@ -11,7 +11,7 @@ from topic_probe.measure.folder import MEASURED, Folder, Progress, Sum, clear, m
 from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.pairs import NO_WORD
 from topic_probe.measure.parts import Worker, facts_of_documents, parts_to_measure
-from topic_probe.notices import progress_bar
+from topic_probe.options import progress_bar
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Counts, Document, cut_documents, read_documents

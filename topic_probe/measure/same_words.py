@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+from warnings import warn
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -13,7 +14,6 @@ from topic_probe.contrast import PairSums
 from topic_probe.estimate import Ends
 from topic_probe.lens import capture
 from topic_probe.measure.words import EmbeddingWords, word_ends, word_squares, word_sums
-from topic_probe.notices import warn
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Long, check_read_again
 from topic_probe.text.encoder import Encoder

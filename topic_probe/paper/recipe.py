@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from topic_probe.options import checked, refuse_unknown
-from topic_probe.paper.claims import Claim, judge
-from topic_probe.report import VERDICTS, Report, provenance
+from topic_probe.paper.claims import VERDICTS, Claim, judge
+from topic_probe.report import Report, provenance
 
 if TYPE_CHECKING:
     import pandas as pd

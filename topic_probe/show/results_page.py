@@ -95,7 +95,7 @@ def _pieces(root: Path, problems: dict[str, str]) -> Iterator[Piece]:
         name = folder.relative_to(root).as_posix() if folder != root else root.resolve().name
         files = [file for file in files if not (folder / file).is_symlink()]
         try:
-            if storage.MANIFEST in files or any(map(PART.fullmatch, files)):
+            if storage.FILE in files or any(map(PART.fullmatch, files)):
                 yield _piece(name, load_report(folder))
         except _BROKEN as error:  # one file must not cost the page
             problems[name] = _first_line(error).replace(f"{folder}{os.sep}", "").replace(str(folder), name)

@@ -1,13 +1,13 @@
 """Figures of series."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 
+from topic_probe.series.curves import By
 from topic_probe.series.measured import Number, SeriesReport
-from topic_probe.series.sums import By
 from topic_probe.show.style import axes_for, curve_look, diverging, drawable, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ def series_curves(
 ) -> "Axes":
     """What was measured against steps, all on one scale, each with its interval as a band, and where each begins.
 
-    Of several trainings the line is their mean, and thin lines are the trainings; a band then is the range of these.
     Onsets are those of `SeriesReport.onsets`: a triangle on the axis below, in the colour of its curve.
 
     Args:
@@ -35,22 +34,15 @@ def series_curves(
         title: None leaves it out.
     """
     ax = axes_for(ax, size=(5.8, 3.6))
-    trainings, steps = list(report.trainings.values()), np.unique(report.steps)
-    curves = {
-        name: np.stack([_on(steps, one, one.curve(name, number)) for one in trainings])
-        for name in names or report.contrasts()
-    }
+    steps = report.steps
+    curves = {name: report.curve(name, number) for name in names or report.contrasts()}
     if not any(np.isfinite(curve[..., 0]).any() for curve in curves.values()):
         return say(ax, f"no {number.replace('_', ' ')} was measured at any step")
     ax.axhline(_equal(number), color="0.7", linewidth=0.8)
     onsets = _onsets(report, number, "step")
     for place, (name, curve) in enumerate(curves.items()):
         look = curve_look(place)
-        middle, low, high = curve[0].T
-        if len(trainings) > 1:
-            middle, low, high = curve[..., 0].mean(0), curve[..., 0].min(0), curve[..., 0].max(0)
-            for one in curve[..., 0]:
-                ax.plot(steps, one, color=look["color"], linewidth=0.6, alpha=0.6)
+        middle, low, high = curve.T
         ax.plot(steps, middle, marker=".", linewidth=1.4, label=drawable(name), **look)
         ax.fill_between(steps, low, high, color=look["color"], alpha=0.2, linewidth=0)
         # A band needs two steps beside each other.
@@ -70,22 +62,11 @@ def series_curves(
     return ax
 
 
-def _on(
-    steps: Int64[np.ndarray, " step"], report: SeriesReport, curve: Float64[np.ndarray, "known 3"]
-) -> Float64[np.ndarray, "step 3"]:
-    """The curve of a training at the steps of all."""
-    found = np.full((len(steps), 3), np.nan)
-    found[np.searchsorted(steps, report.steps)] = curve
-    return found
-
-
 def _onsets(report: SeriesReport, number: Number, by: By) -> dict[str, float]:
-    """Where curves begin; of several trainings their mean; a topic ratio has no onsets."""
+    """Where curves begin; a topic ratio has no onsets."""
     if number == "topic_ratio":
         return {}
-    table = report.onsets(by, statistic=number)
-    if report.seeds is not None:
-        table = table[table["seed"] == "all"]
+    table = report.onsets(by, statistic=number).to_dataframe()
     known = table[table["onset"].notna()]
     return dict(zip(known["measured"], known["onset"], strict=True))
 
@@ -99,8 +80,7 @@ def series_heads(
 ) -> "Axes":
     """Every head at every step: more attention to words of the same topic is orange, less is blue, unknown is grey.
 
-    A black line stands before the onset of a head (`SeriesReport.onsets`); heads without one have none. Of several
-    trainings it is their mean.
+    A black line stands before the onset of a head (`SeriesReport.onsets`); heads without one have none.
 
     Args:
         report: of a `TopicProbe` or of `measure_series` that measured attention.
@@ -108,11 +88,9 @@ def series_heads(
         number: which number.
         title: None says what this is.
     """
-    trainings, steps = list(report.trainings.values()), np.unique(report.steps)
-    heads = {
-        name: np.stack([_on(steps, one, one.curve(name, number, by="head"))[:, 0] for one in trainings]).mean(
-            0
-        )
+    steps, found = report.steps, report.to_dataframe("head")
+    heads: dict[str, Any] = {
+        name: found[found["measured"] == name].reindex(columns=[number])[number].to_numpy()
         for name in report.contrasts("head")
     }
     n, height = len(steps), 1.2 + 0.16 * len(heads)

@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
-from topic_probe.notices import progress_bar
-from topic_probe.options import checked
+from topic_probe.options import checked, progress_bar
 from topic_probe.report import Report
 from topic_probe.text.documents import Counts, Long, cut_documents, read_documents
 from topic_probe.text.lda import NOT_ASKED, read_bags

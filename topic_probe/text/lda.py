@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from topic_probe.notices import progress_bar
-from topic_probe.options import check_whole, checked
+from topic_probe.options import check_whole, checked, progress_bar
 from topic_probe.report import Report
 from topic_probe.text.documents import Counts, content_hash, cut_documents, read_documents
 from topic_probe.topics import Topics

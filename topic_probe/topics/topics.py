@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from warnings import warn
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked, settle_fields
 from topic_probe.report import Report
 from topic_probe.topics.builtin import word_lists

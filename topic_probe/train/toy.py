@@ -18,8 +18,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from topic_probe.notices import progress_bar
-from topic_probe.options import checked
+from topic_probe.options import checked, progress_bar
 from topic_probe.toy.model import (
     ToyConfig,
     counts_suffice,
