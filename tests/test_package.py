@@ -39,9 +39,7 @@ measure.same_words measure.comparison
 train train.bert train.history train.toy train.text train.stages
 series series.files series.checkpoints series.check series.onsets series.sums series.measured
 series.probe series.whole
-show show.style show.bars show.blocks show.curves show.heads show.landscape show.effects show.series
-show.comparison
-show.figures
+show show.style show.figures show.plots
 show.page show.attention_page
 paper.claims paper.recipe paper
 show.results_page

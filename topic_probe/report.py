@@ -54,12 +54,10 @@ class Report(ABC):
 
     Attributes:
         kind: What it is on disk.
-        figure: Its main figure, as "module:function" of `topic_probe.show`; None where it has none.
         provenance: Where its numbers come from.
     """
 
     kind: ClassVar[str]
-    figure: ClassVar[str | None] = "bars:contrast_bars"
     provenance: Mapping[str, Any]
 
     def __init_subclass__(cls, *, kind: str, **options: Any) -> None:
@@ -79,13 +77,10 @@ class Report(ABC):
     def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
         """The main figure of this report, on ``ax`` or on a figure of its own; ``.figure.savefig(...)`` saves it.
 
-        ``figure`` names it; `topic_probe.show.figures` has all others.
+        `topic_probe.figures` has the functions that draw. ValueError where a report has nothing to draw.
         """
-        if self.figure is None:
-            raise ValueError(f"a {type(self).__name__} has no figure: print it, or take its to_dataframe()")
         # By name, because a report knows nothing of figures: they are drawn by a layer above that knows all reports.
-        module, function = self.figure.split(":")
-        axes: Axes = getattr(import_module(f"topic_probe.show.{module}"), function)(self, ax, **options)
+        axes: Axes = import_module("topic_probe.show.plots").plot(self, ax, **options)
         return axes
 
     def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -72,7 +72,6 @@ class EffectReport(Report, kind="effects"):
         provenance: model, topics, options and everything left out.
     """
 
-    figure: ClassVar[str] = "effects:effect_forest"
     readouts: tuple[str, ...]
     index: Mapping[str, tuple[Any, ...]]
     outcome: Float64[np.ndarray, " readout"]

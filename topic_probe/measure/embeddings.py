@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 import torch
@@ -74,7 +74,6 @@ class EmbeddingReport(Report, kind="embeddings"):
             between topics. None for thousands of topics.
     """
 
-    figure: ClassVar[str] = "blocks:block_map"
     cosine: Contrast
     dot: Contrast
     topics: Mapping[str, Contrast]

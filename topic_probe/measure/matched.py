@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -80,7 +80,6 @@ class MatchedReport(Report, kind="matched"):
         provenance: model, topics, options, versions, and what was left out and why.
     """
 
-    figure: ClassVar[str] = "bars:matched_forest"
     cosine: Contrast
     dot: Contrast
     attention: Contrast | None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -40,7 +40,6 @@ class MatrixReport(Report, kind="matrix"):
         provenance: empty inside another report, whose provenance it shares.
     """
 
-    figure: ClassVar[str] = "blocks:block_map"
     values: Float32[np.ndarray, "matrix row column"]
     index: Mapping[str, tuple[Any, ...]]
     level: Literal["word", "topic"]

@@ -8,7 +8,7 @@ every head needs.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -58,7 +58,6 @@ class WeightReport(Report, kind="weights"):
             the heads of the largest |standardised|; None where not even one does.
     """
 
-    figure: ClassVar[str] = "heads:head_map"
     heads: Contrast
     standardised: Float64[np.ndarray, " head"]
     provenance: Mapping[str, Any]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -48,7 +48,6 @@ class CheckpointReport(Report, kind="checkpoints"):
         provenance: versions.
     """
 
-    figure: ClassVar[str | None] = None
     steps: Int64[np.ndarray, " checkpoint"]
     sources: tuple[str, ...]
     reasons: tuple[str, ...]

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -81,7 +81,6 @@ class SeriesReport(Report, kind="series"):
         seeds: of which training every row is, where there are several; otherwise None.
     """
 
-    figure: ClassVar[str] = "series:series_curves"
     steps: Int64[np.ndarray, " step"]
     reports: tuple[Mapping[str, Report], ...]
     reasons: tuple[str, ...]

@@ -17,7 +17,7 @@ from topic_probe.measure.text_attention import (
 )
 from topic_probe.options import checked, shares
 from topic_probe.show.page import Page, make_page, number, readable_text
-from topic_probe.show.style import ink_on, tint, topic_colour
+from topic_probe.show.style import ink_on, tint, topic_colours
 from topic_probe.topics import Topics
 
 Order = Literal["topic", "position"]
@@ -81,12 +81,13 @@ def attention_page(attention: TextAttention, *, order: Order = "topic", circuits
         sides = {"queries": attention.queries, **sides}
     used = sorted({topic for side in sides.values() for own in side.word_topics for topic in own})
     kept, steps, packed = _fitting(attention)
+    colours = topic_colours(used)
     return make_page(
         "attention.html",
         "Attention by topic",
         attention=attention,
         sides=sides,
-        colours={topic: (topic_colour(topic), ink_on(topic_colour(topic))) for topic in used},
+        colours={topic: (colour, ink_on(colour)) for topic, colour in colours.items()},
         counts={topic: sum(topic in own for own in attention.keys.topics) for topic in used},
         order=order,
         mask=_mask(kept),
@@ -173,11 +174,12 @@ def _with(interval: np.ndarray | None, value: Any) -> str:
 
 def _data(attention: TextAttention, used: list[int], kept: list[HeadAttention]) -> dict[str, Any]:
     _, numbers = _masks(kept)
+    colours = topic_colours(used)
     return {
         "queries": _tokens(attention.queries),
         "keys": None if attention.queries is attention.keys else _tokens(attention.keys),
         "topics": {
-            topic: {"label": readable_text(attention.labels[topic]), "colour": topic_colour(topic)}
+            topic: {"label": readable_text(attention.labels[topic]), "colour": colours[topic]}
             for topic in used
         },
         "nMasks": len(set(numbers)),

@@ -3,6 +3,7 @@
 import base64
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,13 +112,9 @@ def _piece(name: str, report: Report) -> Piece:
         pictures = {what: _address(figure) for what, figure in report.figures().items()}
         tables = "".join(_html(report.table(table)) for table in report.tables)
         return Piece(name, report, pictures, tables, tuple(report.missing.values()))
-    notes = tuple(report._notes())
-    pictures = {}
-    if report.figure is not None:
-        try:
-            pictures = {type(report).__name__: _address(report.plot().figure)}
-        except Exception as error:  # a table without its figure is better than no page
-            notes = (f"No figure: {_first_line(error)}", *notes)
+    notes, pictures = tuple(report._notes()), {}
+    with suppress(*_BROKEN):  # some have none, and a table without its figure is better than no page
+        pictures = {type(report).__name__: _address(report.plot().figure)}
     return Piece(name, report, pictures, _html(report.to_dataframe()), notes)
 
 

@@ -5,7 +5,7 @@ The table of counts is dense, four bytes a pair, and does not grow with the docu
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -42,7 +42,6 @@ class Cooccurrence(Report, kind="co-occurrence"):
         texts: Readable form of every word; empty where neither topics nor documents knew any.
     """
 
-    figure: ClassVar[None] = None
     words: Int64[Tensor, " word"]
     counts: Int32[Tensor, "word word"]
     n_documents: int
