@@ -33,14 +33,14 @@ lens.editable lens.edit lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.sums measure.accumulators
 measure.doubt measure.parts measure.folder measure.engine measure.heads measure.patterns
 measure.nulls
-measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
+measure.attention measure.embeddings measure.matching measure.matched measure.weights
 measure.outcomes measure.effects measure.ablation measure.knockout
 measure.same_words measure.comparison
 train train.bert train.history train.toy train.text train.stages
 series series.files series.checkpoints series.check series.onsets series.sums series.measured
 series.probe series.whole
 show show.style show.figures show.plots
-show.page show.attention_page
+show.page show.text_attention show.attention_page show.gallery
 paper.claims paper.recipe paper
 show.results_page
 paper.trainings paper.toys paper.pretrained paper.two_stages paper.tables

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from topic_probe.series.whole import measure_series as measure_series
     from topic_probe.show import figures as figures
     from topic_probe.show.attention_page import show_attention as show_attention
+    from topic_probe.show.gallery import show_heads as show_heads
     from topic_probe.show.results_page import report_page as report_page
     from topic_probe.text.cooccurrence import Cooccurrence as Cooccurrence
     from topic_probe.text.cooccurrence import count_cooccurrence as count_cooccurrence
@@ -134,6 +135,7 @@ _PUBLIC = {
     "report_page": "topic_probe.show.results_page",
     "reproduce": "topic_probe.paper",
     "show_attention": "topic_probe.show.attention_page",
+    "show_heads": "topic_probe.show.gallery",
     "theory": "topic_probe.toy.theory",
     "toy_tensors": "topic_probe.toy.model",
     "train_text": "topic_probe.train.text",
