@@ -472,9 +472,11 @@ def loss_landscape(report: "LandscapeReport", *, ax: "Axes | None" = None, title
 
 def names_of(table: "pd.DataFrame", name: str) -> "pd.Series[str]":
     """What every row is about: a column, or heads as TransformerLens names them, or the first column."""
-    if name in table or "head" not in table:
-        column = name if name in table else next(each for each in table if each not in ("readout", "n"))
-        return table[column].astype(str).str.replace("_", " ")
+    if name in table:
+        return table[name].astype(str)
+    if "head" not in table:
+        first = next(column for column in table if column not in ("readout", "n"))
+        return table[first].astype(str).str.replace("_", " ")
     names = "L" + table["layer"].astype(str) + "H" + table["head"].astype(str)
     several = "stack" in table and table["stack"].nunique() > 1
     return table["stack"] + " " + names if several else names
