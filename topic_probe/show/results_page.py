@@ -85,20 +85,17 @@ def _pieces(root: Path, problems: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 def _piece(name: str, report: Report) -> dict[str, Any]:
     """A report as the page shows it: pictures by what they show, tables, and notes."""
-    figures: dict[str, Any] = {}
+    shown: dict[str, Any] = {"name": name, "report": report}
     if isinstance(report, RecipeResult):
-        figures, tables, notes = report.figures(), list(report.tables.values()), list(report.missing.values())
+        figures, tables = report.figures(), list(map(_html, report.tables.values()))
+        shown["notes"] = list(report.missing.values())
     else:
+        figures, tables = {}, [_html(report.to_dataframe())]
+        shown["notes"] = report._notes()
         with suppress(*_BROKEN):  # some have no figure, and a table without one is better than no page
-            figures = {f"{name}, {report.kind}": report.plot().figure}
+            figures[f"{name}, {report.kind}"] = report.plot().figure  # type: ignore[assignment]
     pictures = {what: _image(figure) for what, figure in figures.items()}
-    return {
-        "name": name,
-        "report": report,
-        "pictures": pictures,
-        "tables": "".join(map(_html, tables)),
-        "notes": notes,
-    }
+    return shown | {"pictures": pictures, "tables": "".join(tables)}
 
 
 def _image(figure: Any) -> str:
