@@ -142,7 +142,7 @@ def test_a_report_chooses_the_heads_and_colours_the_map_and_one_of_another_model
 def test_the_page_says_that_its_heads_were_chosen_on_this_text_and_what_it_is_of(topics):
     text = Parsed(show_attention(opened("bert"), topics, ids_of(40), max_tokens=6).html).text
     assert "Attention by topic: BertForMaskedLM" in text
-    assert "Only the first 6 tokens of 40 tokens are shown and measured." in text
+    assert "Only the first 6 of 40 tokens are shown and measured." in text
     assert "have the largest effect sizes on this very text: they were chosen by it" in text
     assert "The numbers rest on few pairs" in text
     assert not re.search(r"\w+=", text)  # no Python

@@ -17,7 +17,7 @@ from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.matrix import MatrixReport
 from topic_probe.measure.weights import WeightReport
 from topic_probe.show import figures
-from topic_probe.show.style import LESS, MORE, PALETTE, diverging, drawable, topic_colours
+from topic_probe.show.style import LESS, MORE, PALETTE, drawable, topic_colours
 from topic_probe.toy.landscape import measure_landscape
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig
@@ -282,25 +282,6 @@ def test_the_landscape_is_that_of_theory_with_its_optimum_and_uniform_attention(
 
 
 # -------------------------------------------------------------------- colours and labels
-
-
-def luminance(colour):
-    """Relative luminance, as WCAG defines it."""
-    rgb = np.array(to_rgb(colour))
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    return linear @ np.array([0.2126, 0.7152, 0.0722])
-
-
-def contrast_of(one, other):
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def test_the_two_sides_of_a_ratio_stand_out_from_paper_and_black_can_be_read_on_all_between():
-    assert all(
-        contrast_of(colour, "#ffffff") > 3 for colour in (LESS, MORE)
-    )  # what WCAG asks of what is drawn
-    assert all(contrast_of("#000000", diverging()(side)) >= 4.5 for side in np.linspace(0, 1, 101))
 
 
 def test_no_two_topics_that_are_present_share_a_colour():

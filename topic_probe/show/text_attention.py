@@ -27,8 +27,6 @@ from topic_probe.topics.lookup import SPLIT, readable
 if TYPE_CHECKING:
     import pandas as pd
 
-# A word is hardly ever longer, so that a long text need not be split into tokens as a whole to show its beginning.
-_CHARACTERS_PER_TOKEN = 50
 # Numbers that rest on fewer pairs are an example.
 _FEW = 20
 
@@ -119,9 +117,8 @@ def read_text_attention(
     evidence = None if report is None else _by_name(report, stack)
     if evidence is not None and set(evidence.index) != set(found.index):
         raise ValueError("the report that is to choose the heads is of another model: it knows other heads")
-    shown = [_known(name, found) for name in named] or _strongest(
-        report, found, max_heads or len(found), notes
-    )
+    n_shown = max_heads or len(found)
+    shown = [_known(name, found) for name in named] or _strongest(report, found, n_shown, notes)
     side = {name: _tokens(view, batch, name, topics, tokenizer) for name in set(SIDES[stack])}
     (queries, query_places), (keys, key_places) = (side[name] for name in SIDES[stack])
     relation = word_relations(query_places, key_places, topics)
@@ -133,35 +130,32 @@ def read_text_attention(
 
 
 def _name_of(view: capture.View) -> str:
-    """What a model is called: its name on the hub, the end of its path, or its class."""
-    name = view.facts.description["name"]
-    return "/".join(Path(name).parts[-2:]) if name else type(view.host.inside or view.model).__name__
+    """What a model is called: its name on the hub, that of its folder, or its class."""
+    name, kind = view.facts.description["name"], type(view.host.inside or view.model).__name__
+    if not name:
+        return kind
+    return f"{Path(name).name} ({kind})" if Path(name).is_absolute() else str(name)
 
 
 def _one_document(
     given: Any, tokenizer: Any, max_tokens: int, facts: capture.Facts
 ) -> tuple[Document, list[str]]:
     """The tokens to show, and what has to be said about those that are not."""
-    limit, n_characters = min(max_tokens, facts.context_length or max_tokens), 0
     if not isinstance(given, str):
         documents = list(read_documents([given]))
     elif tokenizer is None:
-        raise ValueError(
-            "a text needs the model's tokenizer, and this model has none: name one, or give token ids"
-        )
+        raise ValueError("a text needs a tokenizer, and this model has none: name one, or give token ids")
     else:
-        text = given[: _CHARACTERS_PER_TOKEN * (limit + 10)]
-        n_characters = len(given) if len(text) < len(given) else 0
-        documents = list(encode_texts([text], tokenizer))
+        documents = list(encode_texts([given], tokenizer))
     if len(documents) != 1 or not len(documents[0]):
         raise ValueError("one text is shown at a time, and it needs a token: pick another one")
     [whole] = documents
     check_ids(whole, 0, facts.vocabulary_size)
+    limit = min(max_tokens, facts.context_length or max_tokens)
     shown = next(cut(whole, limit, "cut", Counts(), torch.tensor(sorted(facts.special_ids))))
-    if len(shown) == len(whole) and not n_characters:
+    if len(shown) == len(whole):
         return shown, []
-    of = f"a text of {n_characters:,} characters" if n_characters else f"{len(whole):,} tokens"
-    return shown, [f"Only the first {len(shown):,} tokens of {of} are shown and measured."]
+    return shown, [f"Only the first {len(shown):,} of {len(whole):,} tokens are shown and measured."]
 
 
 # ---------------------------------------------------------------------------- which heads
