@@ -242,7 +242,7 @@ def test_curves_have_a_style_for_each_and_a_line_for_every_run_with_its_band():
     rows = [(what, seed, step, step + seed) for what in "ab" for seed in (0, 1) for step in (0, 200, 400)]
     table = pd.DataFrame(rows, columns=["what", "seed", "step", "value"])
     ax = figures.curves(
-        table.assign(low=table["value"] - 1, high=9.0), "step", "value", by="what", runs="seed", middle=1
+        table.assign(low=table["value"] - 1, high=9.0), "step", "value", by="what", runs="seed", middle=1.0
     )
     _, first, second, third, _ = ax.get_lines()  # the first says no difference
     np.testing.assert_array_equal(second.get_xydata(), [[0, 1], [200, 201], [400, 401]])

@@ -66,7 +66,9 @@ def _weights(report: Any, *, ax: "Axes | None" = None, **options: Any) -> "Axes"
     if "difference_low" in table:
         options = {"certain": "an interval without 0"} | options
         table["an interval without 0"] = (table["difference_low"] > 0) | (table["difference_high"] < 0)
-    return each(table, ["circuit", "stack"], head_map, ax, **{"value": "standardised"} | options)
+    limits = span_of(table["standardised"].dropna().to_numpy(dtype=float), ratio=False)
+    told = {"value": "standardised", "limits": limits, "label": "same − different topic, standardised"}
+    return each(table, ["circuit", "stack"], head_map, ax, **told | options)
 
 
 def _matrix(report: Any, **chosen: Any) -> "Axes":
@@ -78,7 +80,10 @@ def _matrix(report: Any, **chosen: Any) -> "Axes":
     number = found.number(**chosen or ({"score": "cosine"} if "score" in found.index else {}))
     names = {topic: label.partition(": ")[2].partition(" (")[0] for topic, label in found.labels.items()}
     topics = [names[topic] for topic in found.topic.tolist()]
-    label = ", ".join(str(cells[number]) for cells in found.index.values())
+    cells = {name: values[number] for name, values in found.index.items()}
+    label = ", ".join(
+        str(cell) if isinstance(cell, str) else f"{name} {cell}" for name, cell in cells.items()
+    )
     return matrix_map(
         found.values[number],
         topics,
@@ -171,7 +176,7 @@ def _stages(report: Any, layer: str) -> list[tuple[float, float, str]]:
     suffix = f".{layer}" if layer else ""
     if len(report) < MIN_ROWS or not {f"W_{letter}{suffix}" for letter in "KQV"} <= set(report.norms):
         return []
-    found, (first, *_, last) = measure_dynamics(report), report.steps.tolist()
+    found, (first, *_, last) = measure_dynamics(report), map(float, report.steps.tolist())
     at = found.layer.index(int(layer or 0))
     second = float(found.attention_start[at])
     return [(first, second, "stage 1"), (second, last, "stage 2")] if found.two_stage[at] else []
