@@ -18,7 +18,7 @@ GROUPS = {
     "Models": ["open_model", "random_init", "check_model", "ModelCheck"],
     "Series": ["checkpoints_in", "revisions", "check_checkpoints", "measure_series", "TopicProbe", "SeriesReport"],
     "Measurements": ["measure_", "Contrast", "load_report", "Report"],
-    "To look at": ["show_attention", "report_page", "Page"],
+    "To look at": ["show_attention", "show_heads", "report_page", "Page"],
     "The toy world": [
         "World", "Masking", "ToyConfig", "build_toy", "toy_tensors", "TrainConfig", "train_toy", "History",
         "TextConfig", "build_bert", "word_tokenizer", "train_text", "theory",

@@ -8,7 +8,7 @@ from real_text import minilm_folder
 from tokenizer_kinds import KINDS
 
 import topic_probe as tp
-from topic_probe.measure.text_attention import read_text_attention
+from topic_probe.show.text_attention import read_text_attention
 from topic_probe.text.batches import token_batches
 from topic_probe.text.documents import Counts, cut_documents
 

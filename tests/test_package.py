@@ -32,15 +32,13 @@ lens lens.sites lens.running lens.interface lens.trial lens.weights lens.hooked 
 lens.capture lens.edit lens.check lens.opening
 measure measure.options measure.words measure.matrix measure.pairs measure.parts measure.folder measure.documents
 measure.ask measure.permuted measure.word_variance measure.heads measure.attention_sums measure.attention measure.pool
-measure.embeddings measure.matched measure.weights measure.text_attention
+measure.embeddings measure.matched measure.weights
 measure.effects measure.interventions
 measure.same_words measure.comparison
 train train.bert train.history train.toy train.text train.stages
 series series.checkpoints series.curves series.measured
-show show.style show.bars show.blocks show.curves show.heads show.landscape show.effects show.series
-show.comparison
-show.figures
-show.page show.attention_page
+show show.style show.figures show.plots
+show.page show.text_attention show.attention_page show.gallery
 paper.claims paper.recipe paper
 show.results_page
 paper.trainings paper.toys paper.pretrained paper.two_stages paper.tables

@@ -34,6 +34,7 @@ from topic_probe.series.measured import TopicProbe as TopicProbe
 from topic_probe.series.measured import measure_series as measure_series
 from topic_probe.show import figures as figures
 from topic_probe.show.attention_page import show_attention as show_attention
+from topic_probe.show.gallery import show_heads as show_heads
 from topic_probe.show.results_page import report_page as report_page
 from topic_probe.text.cooccurrence import Cooccurrence as Cooccurrence
 from topic_probe.text.cooccurrence import count_cooccurrence as count_cooccurrence

@@ -47,12 +47,10 @@ class Report(ABC):
 
     Attributes:
         kind: What it is on disk.
-        figure: Its main figure, as "module:function" of `topic_probe.show`; None where it has none.
         provenance: Where its numbers come from.
     """
 
     kind: ClassVar[str]
-    figure: ClassVar[str | None] = "bars:contrast_bars"
     provenance: Mapping[str, Any]
 
     def __init_subclass__(cls, *, kind: str, **options: Any) -> None:
@@ -65,12 +63,12 @@ class Report(ABC):
         """The numbers as a table, a row per thing that was measured."""
 
     def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
-        """The main figure, on ``ax`` or on a figure of its own; `topic_probe.show.figures` has all others."""
-        if self.figure is None:
-            raise ValueError(f"a {type(self).__name__} has no figure: print it, or take its to_dataframe()")
-        # By name, because figures are drawn by a layer above that knows all reports.
-        module, function = self.figure.split(":")
-        axes: Axes = getattr(import_module(f"topic_probe.show.{module}"), function)(self, ax, **options)
+        """The main figure of this report, on ``ax`` or on a figure of its own; ``.figure.savefig(...)`` saves it.
+
+        `topic_probe.figures` has the functions that draw. ValueError where a report has nothing to draw.
+        """
+        # By name, because a report knows nothing of figures: they are drawn by a layer above that knows all reports.
+        axes: Axes = import_module("topic_probe.show.plots").plot(self, ax, **options)
         return axes
 
     def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

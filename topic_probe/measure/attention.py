@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, overload
 from warnings import warn
 
 import numpy as np
@@ -61,7 +61,6 @@ class AttentionReport(Report, kind="attention"):
         fits: ``overall`` of every fit of topics, where several were pooled; otherwise None.
     """
 
-    figure: ClassVar[str] = "heads:head_map"
     overall: Contrast
     stacks: Contrast
     layers: Contrast

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -82,7 +82,6 @@ class ComparisonReport(Report, kind="comparison"):
         provenance: models, topics, words that are left of them, options, and how much of the texts each model saw.
     """
 
-    figure: ClassVar[str] = "comparison:comparison_panels"
     models: tuple[str, ...]
     statistics: Mapping[str, str]
     numbers: Mapping[str, Contrast]

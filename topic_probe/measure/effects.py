@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -254,7 +254,6 @@ class EffectReport(Report, kind="effects"):
         provenance: model, topics, options and everything left out.
     """
 
-    figure: ClassVar[str] = "effects:effect_forest"
     readouts: tuple[str, ...]
     index: Mapping[str, tuple[Any, ...]]
     outcome: Float64[np.ndarray, " readout"]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
@@ -65,7 +65,6 @@ class EmbeddingReport(Report, kind="embeddings"):
             "keys" of these sources.
     """
 
-    figure: ClassVar[str] = "blocks:block_map"
     cosine: Contrast
     dot: Contrast
     topics: Mapping[str, Contrast]

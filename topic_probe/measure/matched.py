@@ -8,7 +8,7 @@ of pairs by relation, and squares.
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -81,7 +81,6 @@ class MatchedReport(Report, kind="matched"):
         provenance: model, topics, options, versions, and what was left out and why.
     """
 
-    figure: ClassVar[str] = "bars:matched_forest"
     cosine: Contrast
     dot: Contrast
     attention: Contrast | None

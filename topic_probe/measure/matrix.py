@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Float32, Int64
@@ -24,7 +24,6 @@ class MatrixReport(Report, kind="matrix"):
     ``labels`` what topics are called.
     """
 
-    figure: ClassVar[str] = "blocks:block_map"
     values: Float32[np.ndarray, "matrix row column"]
     index: Mapping[str, tuple[Any, ...]]
     topic: Int64[np.ndarray, " row"]

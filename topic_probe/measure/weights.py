@@ -6,7 +6,7 @@ follow from sums over the words, as those of embeddings do, so no scores but tho
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float64
@@ -45,7 +45,6 @@ class WeightReport(Report, kind="weights"):
             more words, and where they do not fit into 16 MiB.
     """
 
-    figure: ClassVar[str] = "heads:head_map"
     heads: Contrast
     standardised: Float64[np.ndarray, " head"]
     provenance: Mapping[str, Any]

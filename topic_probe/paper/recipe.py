@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -112,7 +112,6 @@ class RecipeResult(Report, kind="recipe"):
         provenance: Seeds, settings, versions.
     """
 
-    figure: ClassVar[str | None] = None
     recipe: str
     title: str
     source: str

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -64,7 +64,6 @@ class SeriesReport(Report, kind="series"):
         provenance: topics, what was measured with which options, and versions.
     """
 
-    figure: ClassVar[str] = "series:series_curves"
     steps: Int64[np.ndarray, " step"]
     reports: tuple[Mapping[str, Report], ...]
     reasons: tuple[str, ...]

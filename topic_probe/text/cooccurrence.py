@@ -6,7 +6,7 @@ each word that is counted stay in memory; parts of a large corpus are counted on
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -41,7 +41,6 @@ class Cooccurrence(Report, kind="co-occurrence"):
         texts: Readable form of every word; empty where neither topics nor documents knew any.
     """
 
-    figure: ClassVar[None] = None
     words: Int64[Tensor, " word"]
     counts: Int32[Tensor, "word word"]
     n_documents: int

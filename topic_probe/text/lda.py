@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -58,7 +58,6 @@ class TopicFit(Report, kind="topic fit"):
         provenance: What was read and left out, and by which versions.
     """
 
-    figure: ClassVar[None] = None
     phi: Float64[Tensor, "topic column"]
     token_ids: Int64[Tensor, "column"]
     texts: tuple[str, ...]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from warnings import warn
 
 import numpy as np
@@ -64,7 +64,6 @@ class Topics(Report, kind="topics"):
         policy: How words came to their topics, in a sentence.
     """
 
-    figure: ClassVar[None] = None
     names: tuple[str, ...]
     vocabulary_size: int
     words: Int64[Tensor, "word"]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import log, nan, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float64
@@ -50,7 +50,6 @@ class AgreementReport(Report, kind="agreement"):
         provenance: model, options, versions.
     """
 
-    figure: ClassVar[str] = "bars:loss_scale"
     regime: str
     loss_kind: str
     loss: float

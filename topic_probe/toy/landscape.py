@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,7 +36,6 @@ class LandscapeReport(Report, kind="landscape"):
         provenance: world, masking, versions.
     """
 
-    figure: ClassVar[str] = "landscape:loss_landscape"
     alphas: Float64[np.ndarray, " alpha"]
     betas: Float64[np.ndarray, " beta"]
     loss: Float64[np.ndarray, "alpha beta"]

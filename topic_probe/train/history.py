@@ -4,7 +4,7 @@ from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -135,7 +135,6 @@ class History(Report, kind="history"):
         provenance: Versions of what computed this.
     """
 
-    figure: ClassVar[str] = "curves:history_curves"
     toy: ToyConfig | TextConfig
     train: TrainConfig
     steps: Int64[Tensor, "row"]

@@ -15,7 +15,7 @@ thresholds do not matter. Then, for every layer by itself, all its heads togethe
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -63,7 +63,6 @@ class DynamicsReport(Report, kind="dynamics"):
         provenance: model, training, options, versions.
     """
 
-    figure: ClassVar[str] = "curves:stage_map"
     layer: tuple[int, ...]
     value_start: Float64[np.ndarray, " layer"]
     value_flat: Float64[np.ndarray, " layer"]
