@@ -37,7 +37,7 @@ import any_architecture  # noqa: E402
 import zoo  # noqa: E402
 
 import topic_probe as tp  # noqa: E402
-from topic_probe.lens import capture  # noqa: E402
+from topic_probe.lens.host import host_of  # noqa: E402
 from topic_probe.lens.running import decoder_start, run, takes_decoder_ids, trunk  # noqa: E402
 from topic_probe.lens.sites import SIDES, Inputs  # noqa: E402
 
@@ -135,7 +135,7 @@ def _first_sentence(error: Exception) -> str:
 def measure(model: Any, through: str) -> tuple[str, np.ndarray, np.ndarray]:
     """The stacks of a model, and what comes out of padded and of single documents."""
     opened = tp.open_model(model)
-    view = capture.view(opened)
+    view = host_of(opened)
     topics = tp.Topics.from_token_ids(TOPICS, vocabulary_size=view.facts.vocabulary_size)
     layers = Counter(zip((site.stack for site in view.sites), view.n_heads, strict=True))
     stacks = ", ".join(f"{stack} {n} × {heads}" for (stack, heads), n in layers.items())

@@ -74,7 +74,9 @@ def test_the_script_on_emergence_measures_text_beside_shuffled_text(tmp_path, ca
         paths = [tmp_path / "reports" / f"{name}, {kind}" for kind in ("text", "shuffled text")]
         text, shuffled = map(tp.load_report, paths)
         assert text.steps.tolist() == shuffled.steps.tolist() == emergence.QUICK.measured_steps
-        assert text.curve("embeddings")[0].tolist() == shuffled.curve("embeddings")[0].tolist()  # the same weights
+        assert (
+            text.curve("embeddings")[0].tolist() == shuffled.curve("embeddings")[0].tolist()
+        )  # the same weights
         assert text.curve("embeddings")[-1, 0] != shuffled.curve("embeddings")[-1, 0]
         assert repr(emergence.beyond(text, shuffled)) in printed
         assert f"{name} on shuffled text: held-out loss" in printed

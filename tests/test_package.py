@@ -29,7 +29,7 @@ toy toy.world toy.theory.value toy.theory.attention toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.running lens.interface lens.trial lens.weights lens.hooked lens.points lens.host
-lens.capture lens.edit lens.check lens.opening
+lens.edit lens.check lens.opening
 measure measure.options measure.words measure.matrix measure.pairs measure.parts measure.folder measure.documents
 measure.ask measure.permuted measure.word_variance measure.heads measure.attention_sums measure.attention measure.pool
 measure.embeddings measure.matched measure.weights

@@ -17,7 +17,8 @@ import transformers as hf
 from torch import Tensor, nn
 
 import topic_probe as tp
-from topic_probe.lens import capture, running
+from topic_probe.lens import running
+from topic_probe.lens.host import host_of, sites_of
 from topic_probe.text.documents import Document, source_key
 
 GENERATION = int(version("transformer-lens").split(".")[0])
@@ -128,7 +129,7 @@ def opened(name: str, host: str = "huggingface") -> Any:
     """A model, its hooked form, the view of it and a padded batch, for tests that leave all of it as it was."""
     model = make(name)
     hooked = hosted(model, host)
-    view = capture.view(hooked)
+    view = host_of(hooked)
     return SimpleNamespace(model=model, hooked=hooked, view=view, inputs=view.inputs(*documents()))
 
 
@@ -232,7 +233,7 @@ def state_of(*models: Any) -> Any:
 @contextmanager
 def at_hook_points(model: Any) -> Iterator[None]:
     """Context manager: a hook that changes nothing, so that attention is read from whole patterns at hook points."""
-    point = capture.sites(model)[0].hook_name
+    point = sites_of(model)[0].hook_name
     with model.hooks(fwd_hooks=[(point, lambda pattern, hook: None)]):
         yield
 

@@ -5,8 +5,9 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, trial
+from topic_probe.lens import trial
 from topic_probe.lens.check import Stack, check_model
+from topic_probe.lens.host import patterns_of
 
 FOUR = (zoo.HEADS,)
 STACKS = {
@@ -45,10 +46,10 @@ def test_rows_that_do_not_sum_to_one_documents_that_a_batch_changes_and_nan_are_
     ):
 
         def show(inputs, change=change):
-            shown = capture.patterns(case.hooked, inputs)
+            shown = patterns_of(case.hooked, inputs)
             return {site: change(site, pattern) for site, pattern in shown.items()}, None
 
-        found = trial.tried(show, case.view.host.trial_inputs(), name="BERT", inside=None, as_it_is=None)
+        found = trial.tried(show, case.view.hooked.trial_inputs(), name="BERT", inside=None, as_it_is=None)
         assert found.row_error == pytest.approx(row_error, abs=1e-5)
         assert (found.row_error <= 1e-5, found.batch_error <= 1e-5) == (rows, batch)
     model = zoo.make("bert")

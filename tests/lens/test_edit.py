@@ -6,8 +6,9 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, edit, opening, running
+from topic_probe.lens import edit, opening, running
 from topic_probe.lens.edit import cut_edges, edit_heads, head_outputs
+from topic_probe.lens.host import hidden_states, host_of, sites_of
 from topic_probe.lens.sites import Site
 
 IDS, MASK = zoo.documents()
@@ -103,15 +104,15 @@ def test_edits_of_heads_are_those_of_hooks_on_the_output_projection_and_edits_of
     plain, real = own_logits(case.model, inputs), last_mask(inputs)
     exact = 0 if host == HUGGINGFACE else 2e-4  # a bridge is eager inside a block
     with running.evaluating(hooked):
-        torch.testing.assert_close(view.host.logits(inputs)[real], plain[real], rtol=0, atol=2e-4)
+        torch.testing.assert_close(view.hooked.logits(inputs)[real], plain[real], rtol=0, atol=2e-4)
     with edit_heads(hooked, {}):
-        intact = view.host.logits(inputs)
+        intact = view.hooked.logits(inputs)
     torch.testing.assert_close(intact, plain, rtol=0, atol=exact)
 
     for site in view.sites:
         head = (site.layer + len(site.stack)) % zoo.HEADS
         with edit_heads(hooked, {site: {head: vector(site, head)}}):
-            edited = view.host.logits(inputs)
+            edited = view.hooked.logits(inputs)
         expected = overwritten(case.model, name, site, head, inputs)
         assert (expected - plain).abs().max() > 1e-3
         torch.testing.assert_close(edited, expected, rtol=0, atol=exact)
@@ -121,7 +122,7 @@ def test_edits_of_heads_are_those_of_hooks_on_the_output_projection_and_edits_of
         outputs.shape == (*inputs.masks(site)[0].shape, zoo.HEADS, D_HEAD) for site, outputs in found.items()
     )
     with edit_heads(hooked, {site: lambda _, site=site: found[site].clone() for site in view.sites}):
-        assert torch.equal(view.host.logits(inputs), intact)
+        assert torch.equal(view.hooked.logits(inputs), intact)
 
     if host == BRIDGE and name not in zoo.RECOMPUTED:
         with (
@@ -131,16 +132,16 @@ def test_edits_of_heads_are_those_of_hooks_on_the_output_projection_and_edits_of
             pass
         return
     with cut_edges(hooked, {}):
-        intact = view.host.logits(inputs)
+        intact = view.hooked.logits(inputs)
     torch.testing.assert_close(intact[real], plain[real], rtol=0, atol=2e-4)
     for how in ("scores", "weights"):
         cut = edges(view, inputs)
         with cut_edges(hooked, {site: torch.zeros_like(edge) for site, edge in cut.items()}, how=how):
-            assert torch.equal(view.host.logits(inputs), intact)
+            assert torch.equal(view.hooked.logits(inputs), intact)
         for edge in cut.values():
             edge[0] = edge[2] = False
         with cut_edges(hooked, cut, how=how):
-            changed = view.host.logits(inputs)
+            changed = view.hooked.logits(inputs)
         assert torch.equal(changed[::2], intact[::2])
         assert (changed[1] - intact[1]).abs().max() > 0.01
 
@@ -187,9 +188,9 @@ def test_an_edge_that_a_mask_hides_already_is_no_edge(name):
     }
     assert all(cut.any() for cut in hidden.values())
     with cut_edges(case.hooked, {}):
-        intact = case.view.host.logits(case.inputs)
+        intact = case.view.hooked.logits(case.inputs)
     with cut_edges(case.hooked, hidden):
-        found = case.view.host.logits(case.inputs)
+        found = case.view.hooked.logits(case.inputs)
     mask = last_mask(case.inputs)
     assert torch.equal(found[mask], intact[mask])
 
@@ -217,7 +218,7 @@ def test_patterns_read_in_a_block_have_the_cut_edges_at_zero_and_the_others_as_t
 
 def test_every_form_of_a_replacement_is_the_same_replacement():
     case = zoo.opened("bert")
-    site, logits = case.view.sites[1], case.view.host.logits
+    site, logits = case.view.sites[1], case.view.hooked.logits
     with edit_heads(case.hooked, {site: {2: torch.zeros(D_HEAD)}}):
         expected = logits(case.inputs)
     for form in (
@@ -253,7 +254,7 @@ TOY_MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
 @pytest.mark.parametrize("how", ["scores", "weights"])
 def test_the_toy_without_some_edges_averages_the_values_of_the_words_that_are_left(how):
     model, values = toy(n_heads=2)
-    (site,) = capture.sites(model)
+    (site,) = sites_of(model)
     cut = torch.zeros(2, 2, 5, 5, dtype=torch.bool)
     cut[0, 0, 0, 1] = cut[0, 0, 0, 4] = cut[0, 1, 2, 0] = cut[1, 1, 1, 0] = True
     cut[1, 0, 2] = True  # nothing is left
@@ -284,10 +285,10 @@ class Wanted(Exception):
 @pytest.mark.parametrize(("name", "host"), [("albert", HUGGINGFACE), ("bart", HUGGINGFACE), ("gpt2", BRIDGE)])
 def test_a_model_comes_back_as_it_was_after_an_exception_in_a_hook_which_shifts_no_layer(name, host):
     hooked, broken = zoo.hosted(zoo.make(name), host), []
-    view = capture.view(hooked)
+    view = host_of(hooked)
     inputs = view.inputs(IDS, MASK)
     with running.evaluating(hooked):
-        logits = view.host.logits(inputs)
+        logits = view.hooked.logits(inputs)
     for each in (hooked, hooked.original_model):
         each.train()
 
@@ -300,20 +301,20 @@ def test_a_model_comes_back_as_it_was_after_an_exception_in_a_hook_which_shifts_
     before = zoo.state_of(hooked)
     cut = cut_edges(hooked, edges(view, inputs))
     with pytest.raises(Wanted), cut, edit_heads(hooked, {view.sites[1]: fails_once}):
-        view.host.logits(inputs)
+        view.hooked.logits(inputs)
     assert zoo.state_of(hooked) == before
     with edit_heads(hooked, {view.sites[1]: fails_once}):
         assert not hooked.training
         broken.clear()
         with pytest.raises(Wanted):
-            view.host.logits(inputs)
-        found = view.host.logits(inputs)
+            view.hooked.logits(inputs)
+        found = view.hooked.logits(inputs)
     with edit_heads(hooked, {view.sites[1]: lambda outputs: outputs.flip(2)}):
-        assert torch.equal(view.host.logits(inputs), found)
+        assert torch.equal(view.hooked.logits(inputs), found)
     for each in (hooked, hooked.original_model):
         each.eval()
     with running.evaluating(hooked):
-        assert torch.equal(view.host.logits(inputs), logits)
+        assert torch.equal(view.hooked.logits(inputs), logits)
 
 
 @pytest.mark.parametrize(("name", "host"), [("bert", HUGGINGFACE), ("gpt2", BRIDGE)])
@@ -327,7 +328,7 @@ def test_blocks_in_each_other_combine(name, host):
         if blocks:
             with blocks[0]:
                 return logits(*blocks[1:])
-        return view.host.logits(inputs)
+        return view.hooked.logits(inputs)
 
     both = cut_edges(model, {site: one[site] | other[site] for site in one})
     expected = logits(both, edit_heads(model, edit))
@@ -339,10 +340,10 @@ def test_blocks_in_each_other_combine(name, host):
     # The innermost function sees what those around it have made, and a block within ends where it ends.
     together = logits(edit_heads(model, {last: {1: lambda own: 2 * (own + 1)}}))
     with edit_heads(model, edit):
-        outer = view.host.logits(inputs)
+        outer = view.hooked.logits(inputs)
         with edit_heads(model, double):
-            assert torch.equal(view.host.logits(inputs), together)
-        assert torch.equal(view.host.logits(inputs), outer)
+            assert torch.equal(view.hooked.logits(inputs), together)
+        assert torch.equal(view.hooked.logits(inputs), outer)
 
 
 def test_measurements_in_a_block_are_of_the_edited_model_which_is_tried_once():
@@ -352,25 +353,25 @@ def test_measurements_in_a_block_are_of_the_edited_model_which_is_tried_once():
     hooked = opening.open_model(given)
     for expected in (True, False):
         passes.clear()
-        with edit_heads(hooked, {capture.sites(hooked)[0]: {0: "zero"}}), cut_edges(hooked, {}):
-            view, states = capture.view(hooked), {}
+        with edit_heads(hooked, {sites_of(hooked)[0]: {0: "zero"}}), cut_edges(hooked, {}):
+            view, states = host_of(hooked), {}
             assert bool(passes) == expected
             inputs = view.inputs(IDS, MASK)
-            capture.hidden_states(hooked, inputs, states.__setitem__)
+            hidden_states(hooked, inputs, states.__setitem__)
         assert (states[1] - intact[1]).abs().max() > 0.01
 
 
 @pytest.mark.parametrize(("name", "host"), [("bert", HUGGINGFACE), ("gpt2", BRIDGE)])
 def test_gradients_flow_through_edits_to_what_they_are_made_of(name, host):
     """The derivative by the gate of a head equals a difference quotient."""
-    view = capture.view(zoo.hosted(zoo.make(name).double(), host))
+    view = host_of(zoo.hosted(zoo.make(name).double(), host))
     inputs, step, error = view.inputs(IDS[:1], MASK[:1]), 1e-5, 1e-8
     site, cut = view.sites[-1], edges(view, inputs)
 
     def outcome(gate):
         edit = edit_heads(view.model, {site: {1: lambda own: gate * own}})
         with cut_edges(view.model, cut), edit, torch.enable_grad():
-            return view.host.logits(inputs)[0, 2].logsumexp(-1)
+            return view.hooked.logits(inputs)[0, 2].logsumexp(-1)
 
     gate = torch.ones((), dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(outcome(gate), gate)
@@ -394,15 +395,15 @@ def test_a_host_that_discards_edited_patterns_cuts_no_edges_but_has_its_heads_ed
         model = toy(n_heads=2)[0]
     else:
         model = zoo.native(attention_dir="bidirectional")
-    view = capture.view(model)
+    view = host_of(model)
     inputs = view.inputs(IDS[:1] % 5 if zoo.GENERATION == 4 else IDS[:1], MASK[:1])
     sentence = r"edges of TransformerBridge cannot be cut: what blocks\.0\.attn"
     with pytest.raises(ValueError, match=sentence), cut_edges(model, {}):
         pass
     with edit_heads(model, {}):
-        intact = view.host.logits(inputs)
+        intact = view.hooked.logits(inputs)
     with edit_heads(model, {view.sites[0]: {0: "zero", 1: "zero"}}):
-        assert (view.host.logits(inputs) - intact).abs().max() > 1e-3
+        assert (view.hooked.logits(inputs) - intact).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(("name", "host"), [("bert", HUGGINGFACE), ("gpt2", BRIDGE)])
@@ -436,7 +437,7 @@ def test_what_is_asked_of_an_edit_is_checked(unchecked):
         (ValueError, r"does not attend at .*cross_attn.*; it does at", edit_heads, hooked, {elsewhere: {0: "zero"}}),
         (ValueError, "by 'zero', a tensor or a function, got 'mean'", edit_heads, hooked, {site: {0: "mean"}}),
         (ValueError, r"boolean mask \[batch, head, query, key\].*got list", cut_edges, hooked, {site: [[True]]}),
-        (ValueError, "has no head that scores", lambda *_: zoo.opened("bert-headless").view.host.logits(case.inputs),
+        (ValueError, "has no head that scores", lambda *_: zoo.opened("bert-headless").view.hooked.logits(case.inputs),
          hooked, {}),
     ):  # fmt: skip
         with pytest.raises(error, match=message), block(model, asked):
@@ -450,4 +451,4 @@ def test_what_is_asked_of_an_edit_is_checked(unchecked):
         (cut_edges, torch.zeros(1, 1, 7, 7).bool(), r"needed \[3, 4, 20, 20\], got \[1, 1, 7, 7\]"),
     ):
         with block(hooked, {site: asked}), pytest.raises(ValueError, match=message):
-            case.view.host.run(case.inputs)
+            case.view.hooked.run(case.inputs)

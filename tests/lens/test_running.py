@@ -9,7 +9,7 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture
+from topic_probe.lens.host import hidden_states, host_of
 
 TOPICS = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 97)}, vocabulary_size=zoo.VOCABULARY)
 DOCUMENTS = zoo.lists((20, 9, 14, 18, 7), seed=1)
@@ -70,7 +70,7 @@ def test_threads_get_the_reports_of_one_after_the_other_bit_for_bit():
 def test_nothing_stays_behind_of_a_measurement_that_is_stopped(host, error):
     given = zoo.make("bert").train()
     model = zoo.hosted(given, host)
-    view = capture.view(model)
+    view = host_of(model)
     inputs, before = view.inputs(*zoo.documents()), zoo.state_of(given, model)
 
     def stop(*_):
@@ -80,5 +80,5 @@ def test_nothing_stays_behind_of_a_measurement_that_is_stopped(host, error):
         with pytest.raises(error, match="stopped"), block:
             view.attention_rows(inputs, {"source": torch.zeros(3, 1, dtype=torch.int64)}, stop)
     with pytest.raises(error, match="stopped"):
-        capture.hidden_states(model, inputs, stop)
+        hidden_states(model, inputs, stop)
     assert zoo.state_of(given, model) == before

@@ -15,8 +15,10 @@ import zoo
 from transformers import AttentionInterface, AttentionMaskInterface
 
 import topic_probe as tp
-from topic_probe.lens import capture, interface, opening, sites, trial, weights
+from topic_probe.lens import interface, opening, sites, trial, weights
+from topic_probe.lens.host import host_of, patterns_of, sites_of
 from topic_probe.lens.sites import Site
+from topic_probe.lens.weights import word_embeddings
 
 IDS, MASK = zoo.documents()
 DOCUMENTS = zoo.lists((20, 9, 14))
@@ -38,7 +40,7 @@ def raw_bridge(name, *, eager=False):
 def seen_by_hand(bridge):
     """What a user's own hooks on the patterns see."""
     seen = {}
-    names = [site.hook_name for site in capture.sites(bridge)]
+    names = [site.hook_name for site in sites_of(bridge)]
     hooks = [(name, lambda value, hook: seen.update({hook.name: value.detach().clone()})) for name in names]
     given = {"decoder_input_ids": IDS} if any(name.startswith("decoder") for name in names) else {}
     with torch.no_grad():
@@ -78,26 +80,26 @@ def test_patterns_that_a_bridge_over_fused_attention_never_shows_are_read_all_th
     model, bridge = raw_bridge(name)
     assert bridge.original_model.config._attn_implementation == "sdpa"
     assert bool(seen_by_hand(bridge)) == (name == "gpt2")  # which computes it itself
-    assert_true_patterns(capture.view(bridge), model)
+    assert_true_patterns(host_of(bridge), model)
     assert bridge.original_model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.generation
 def test_a_site_that_stays_silent_or_fails_is_an_error():
     _, bridge = raw_bridge("bert", eager=True)
-    view = capture.view(bridge)
+    view = host_of(bridge)
     bridge.blocks[1].attn.forward = lambda hidden, *_, **__: (hidden, None)
     with refused(r"no attention pattern was seen at blocks\.1\.attn\.hook_pattern\. The host"):
         read(view, "hooks")
     with refused("no attention pattern was seen"):
-        capture.view(bridge)
+        host_of(bridge)
 
     def fail(*_, **__):
         raise RuntimeError("no such kernel")
 
     bridge.blocks[1].attn.forward = fail
     with refused(r"fails on a few tokens \(RuntimeError: no such kernel\)"):
-        capture.view(bridge)
+        host_of(bridge)
 
 
 # The padding mask is ignored by a bidirectional HookedTransformer; native bridges honour it.
@@ -117,7 +119,7 @@ def bidirectional():
 @pytest.mark.generation
 def test_a_host_that_attends_to_padding_never_gets_a_padded_batch():
     model = bidirectional()
-    view = capture.view(model)
+    view = host_of(model)
     assert view.sharing.lengths == (zoo.GENERATION == 4)
     assert_batches_change_nothing(model)
     mass = max(float(pattern[1, :, :9, 9:].sum(-1).max()) for pattern, _ in read(view).values())
@@ -164,7 +166,7 @@ def test_dropout_is_off_while_attention_is_read_and_rows_sum_to_one(name):
     broken = torch.cat([pattern.sum(-1).flatten() for pattern in seen_by_hand(bridge).values()])
     assert broken.min() < 0.8
     assert broken.max() > 1.05
-    view = capture.view(bridge)
+    view = host_of(bridge)
     assert_true_patterns(view, model)
     for pattern, _ in read(view, "hooks").values():
         torch.testing.assert_close(pattern.sum(-1), torch.ones(pattern.shape[:-1]), rtol=0, atol=1e-5)
@@ -176,7 +178,7 @@ def test_dropout_is_off_while_attention_is_read_and_rows_sum_to_one(name):
 
 def test_every_layer_is_read_where_one_module_is_called_for_all_and_one_that_is_no_longer_called_is_noticed():
     model = zoo.make("albert")
-    view = capture.view(opening.open_model(model))
+    view = host_of(opening.open_model(model))
     found = list(read(view).values())
     assert len(found) == 3
     assert (found[0][0] - found[1][0]).abs().max() > 0.02
@@ -199,14 +201,14 @@ def test_word_embeddings_that_were_centred_by_weight_processing_are_refused(name
     own = zoo.opened(name).model.get_input_embeddings().weight
     hooked = zoo.bridge(zoo.make(name))
     hooked.enable_compatibility_mode(no_processing=True)
-    assert torch.equal(capture.word_embeddings(hooked), own)
+    assert torch.equal(word_embeddings(hooked), own)
     hooked = zoo.bridge(zoo.make(name))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="BertArchitectureAdapter does not support fold_ln")
         hooked.enable_compatibility_mode()
     assert hooked.W_E.mean(-1).abs().max() < 1e-7  # the failure
     with refused(r"were centred by weight processing \(enable_compatibility_mode"):
-        capture.word_embeddings(hooked)
+        word_embeddings(hooked)
     assert own.mean(-1).abs().max() > 0.01
 
 
@@ -254,7 +256,7 @@ def test_rows_beside_the_fused_kernel_that_are_not_those_of_the_patterns_are_not
         "visible_keys": lambda mask, batch, *shape: torch.ones(batch, *shape, dtype=torch.bool),
     }
     monkeypatch.setattr(interface if what == "take_rows" else trial, what, wrong[what])
-    view = capture.view(zoo.hosted(zoo.make("bert"), host))
+    view = host_of(zoo.hosted(zoo.make("bert"), host))
     assert view.tap is None
     assert_true_patterns(view, zoo.opened("bert").model)
 
@@ -325,7 +327,7 @@ def test_a_model_that_changes_itself_as_it_runs_is_refused(what, sentence):
     model = zoo.make("bert-headless")
     model.encoder.layer[1].intermediate = Writing(model.encoder.layer[1].intermediate, what)
     with refused(sentence):
-        capture.view(tp.open_model(model))
+        host_of(tp.open_model(model))
 
 
 # A user's own attention function is never called.
@@ -339,7 +341,7 @@ def test_the_pattern_of_a_users_own_attention_function_is_measured(mask):
         model.set_attn_implementation("my_attention")
         with torch.no_grad():
             answer = model(IDS, attention_mask=MASK.long(), output_attentions=True)
-        view = capture.view(tp.open_model(model))
+        view = host_of(tp.open_model(model))
         assert (view.sharing.lengths, view.sharing.batches) == (mask is not None, True)
         for (pattern, _), true in zip(read(view).values(), answer.attentions, strict=True):
             rows, expected = (whole.transpose(1, 2)[MASK] for whole in (pattern, true))
@@ -359,7 +361,7 @@ def test_a_users_attention_function_without_a_pattern_is_refused():
     with registered("my_attention", without_pattern, "eager"):
         model.set_attn_implementation("my_attention")
         with refused(r"computes something else as it is \(my_attention attention\)"):
-            capture.view(tp.open_model(model))
+            host_of(tp.open_model(model))
 
 
 # Eager attention and the fused kernel of one architecture compute two models.
@@ -383,9 +385,9 @@ def test_a_model_that_is_another_one_with_eager_attention_is_refused_until_it_is
     assert (one - other).abs().max() > 0.1  # the failure
     sentence = r"something else as it is \(sdpa attention\) .*load it with attn_impl"
     with refused(sentence):
-        capture.view(tp.open_model(fused))
+        host_of(tp.open_model(fused))
     hooked = tp.open_model(eager)
-    assert_true_patterns(capture.view(hooked), eager)
+    assert_true_patterns(host_of(hooked), eager)
 
 
 def test_how_far_outputs_are_apart_is_a_share_of_their_length_at_real_positions():
@@ -427,7 +429,7 @@ def test_batches_change_nothing_where_a_model_reads_padding_or_other_documents(m
     hooked = tp.open_model(make())
     report = assert_batches_change_nothing(hooked)
     assert report.provenance["model"]["notes"][0].startswith(note)
-    inputs = capture.view(hooked).inputs(IDS, MASK)
-    single = capture.patterns(hooked, inputs.document(1))
-    for site, batched in list(capture.patterns(hooked, inputs).items())[1:]:
+    inputs = host_of(hooked).inputs(IDS, MASK)
+    single = patterns_of(hooked, inputs.document(1))
+    for site, batched in list(patterns_of(hooked, inputs).items())[1:]:
         assert sites.batch_error(site, batched, single[site], inputs, 1) > 1e-4  # the failure

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import masking_utils
 
 import topic_probe as tp
-from topic_probe.lens import capture
+from topic_probe.lens.host import host_of
 from topic_probe.measure import ask, permuted
 from topic_probe.measure.attention_sums import AttentionSums
 from topic_probe.measure.pairs import DISTANCE_BINS, Side, Words, one_later
@@ -274,7 +274,7 @@ def test_no_number_is_looked_at_while_a_batch_is_asked_and_only_sums_come_back(m
     # To know whether the fused kernel needs a mask, transformers looks at one.
     skipped = "_ignore_bidirectional_mask_sdpa"
     monkeypatch.setattr(masking_utils, skipped, lambda *_, **__: False, raising=False)
-    view = capture.view(host, known)
+    view = host_of(host, known)
     host.to("meta")  # it was looked at, and then leaves its numbers behind
     sites = torch.arange(len(view.sites)).repeat_interleave(zoo.HEADS)
     question = AttentionSums(known, sites, include_self=False, n_permutations=50)

@@ -13,7 +13,7 @@ import zoo
 import topic_probe as tp
 from topic_probe.contrast import matched_contrast
 from topic_probe.estimate import benjamini_hochberg
-from topic_probe.lens import capture
+from topic_probe.lens.host import host_of
 from topic_probe.measure import ask, permuted
 from topic_probe.measure.pairs import DISTANCE_BINS, FIRST
 from topic_probe.measure.permuted import PermutedWords, floor_of
@@ -55,9 +55,9 @@ def document(words):
 def measure(name="bert", documents=None, topics=LISTS, dtype=torch.float64, through="rows", **options):
     """Read beside the fused kernel; or from whole patterns, as a model with hooks is."""
     given, model = some_documents() if documents is None else documents, opened(name, dtype)
-    hooks = [(capture.view(model).sites[0].hook_name, lambda pattern, hook: pattern)] * (through == "hooks")
+    hooks = [(host_of(model).sites[0].hook_name, lambda pattern, hook: pattern)] * (through == "hooks")
     with model.hooks(fwd_hooks=hooks):
-        assert capture.view(model).host.has_hooks() == bool(hooks)
+        assert host_of(model).host.has_hooks() == bool(hooks)
         return tp.measure_attention(model, topics, given, **{"special_ids": SPECIAL, **options})
 
 
@@ -136,7 +136,7 @@ def test_attention_between_words_is_that_of_a_double_loop_over_what_hugging_face
         name, documents, WORDS if level == "word" else LISTS, dtype, level=level, include_self=include_self,
         batch_size=1 if padding == "none" else 4, through=through, first_position=first, **PLAIN,
     )  # fmt: skip
-    inputs = capture.view(opened(name)).inputs(*padded(some_documents(), left=False))
+    inputs = host_of(opened(name)).inputs(*padded(some_documents(), left=False))
     sums, n, starts = [], [], []
     for stack, layers in zoo.own_patterns(zoo.make(name).double(), inputs).items():
         starts.append(len(sums))
@@ -291,7 +291,7 @@ def test_uniform_attention_is_exactly_one_everywhere(name):
 def with_pattern(change, dtype=torch.float64):
     """A hooked model whose every pattern is replaced by ``change(pattern)``."""
     host = tp.open_model(zoo.make("bert").to(dtype))
-    capture.view(host)  # the trial is made before patterns are changed
+    host_of(host)  # the trial is made before patterns are changed
     host.add_hook(lambda place: place.endswith("hook_pattern"), lambda pattern, hook: change(pattern))
     return host
 

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import topic_probe as tp
-from topic_probe.lens import capture
+from topic_probe.lens.host import host_of
 from topic_probe.measure.ask import Question
 
 TOPICS, DOCUMENTS = small_runs.topics(), small_runs.documents(24)
@@ -249,7 +249,7 @@ def test_a_damaged_part_is_refused_by_name(tmp_path, kept, name):
 
 def test_a_model_with_hooks_or_edits_is_refused(tmp_path):
     model = tp.open_model(small_runs.model())
-    layer, site = model.original_model.encoder.layer[0], capture.view(model).sites[0]
+    layer, site = model.original_model.encoder.layer[0], host_of(model).sites[0]
     said = "hooks or edits are on the model, and a folder knows a model by its weights"
     for changed in (
         layer.register_forward_hook(lambda module, given, found: None),

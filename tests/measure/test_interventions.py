@@ -10,7 +10,7 @@ import zoo
 from word_pairs import Pairs, scores_of
 
 import topic_probe as tp
-from topic_probe.lens import capture
+from topic_probe.lens.host import host_of
 from topic_probe.measure import effects, interventions
 from topic_probe.measure.heads import Heads
 from topic_probe.text.documents import source_key
@@ -160,7 +160,7 @@ def test_states_that_are_all_alike_have_no_direction():
 def test_random_sets_are_different_ones_of_the_same_layers_or_of_all_where_these_have_few(
     bert, named, sizes, where, n_others
 ):
-    every = Heads.of(capture.view(bert, TOPICS))
+    every = Heads.of(host_of(bert, TOPICS))
     own = every.named(named)
     found, said = interventions.random_sets(every, own, 10_000, 0)
     assert (said, len(found)) == (where, n_others)

@@ -12,7 +12,7 @@ import zoo
 from transformers import BertConfig, BertModel
 
 import topic_probe as tp
-from topic_probe.lens import capture
+from topic_probe.lens.host import host_of
 from topic_probe.measure.ask import ask
 from topic_probe.measure.matched import ClassSums, _Pairs, _permuted_words, measure_matched
 from topic_probe.measure.options import Reading, Run
@@ -55,7 +55,7 @@ def test_sums_of_attention_by_class_are_those_of_a_double_loop_over_own_patterns
     permuted = generator.permuted(np.tile(words.group.numpy()[:, None], 3), axis=0)
     pairs = _Pairs(words, codes, (2, 2), permuted)
     one_topic = tp.Topics.from_token_ids({"all": words.ids}, vocabulary_size=zoo.VOCABULARY)
-    view = capture.view(opened(name))
+    view = host_of(opened(name))
     found = ClassSums(one_topic, torch.from_numpy(codes), sum(view.n_heads), pairs=pairs, distances=distances)
     given, reading = {"input_ids": ids, "attention_mask": mask}, Reading(special_ids=()).of(view.facts)
     ask(view, [found], given, reading=reading, run=Run())

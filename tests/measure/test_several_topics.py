@@ -8,7 +8,7 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture
+from topic_probe.lens.host import host_of
 from topic_probe.measure.attention_sums import AttentionSums
 
 LISTS = (
@@ -51,7 +51,7 @@ def test_attention_of_several_topics_is_that_of_each(name):
 
 
 def test_a_question_of_other_topics_is_answered_in_the_same_pass():
-    sites = torch.arange(len(capture.view(opened()).sites)).repeat_interleave(zoo.HEADS)
+    sites = torch.arange(len(host_of(opened()).sites)).repeat_interleave(zoo.HEADS)
     asked = AttentionSums(TOPICS[1], sites)
     report = tp.measure_attention(opened(), TOPICS[0], documents(), questions=[asked], **OPTIONS)
     same(tp.measure_attention(opened(), TOPICS[0], documents(), **OPTIONS), report)
@@ -72,7 +72,7 @@ def test_states_of_several_topics_are_those_of_each():
 
 def test_several_topics_are_one_pass():
     host, passes = tp.open_model(zoo.make("bert")), []
-    capture.view(host)  # with its trial
+    host_of(host)  # with its trial
     host.add_hook("blocks.0.attn.hook_pattern", lambda pattern, hook: passes.append(1) or pattern)
     tp.measure_attention(host, TOPICS, documents(), batch_size=64, n_permutations=0)
     assert len(passes) == 1

@@ -157,9 +157,9 @@ def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:
     topics = topics[0] if len(topics) == 1 else topics
     if corpus is None:
         return model, topics
-    from topic_probe.lens import capture
+    from topic_probe.lens.host import facts_of
 
-    limit = capture.facts(model).context_length
+    limit = facts_of(model).context_length
     return model, topics, documents_of(corpus, parsed, tokenizer_of(model), limit=limit)
 
 

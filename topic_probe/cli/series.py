@@ -97,7 +97,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _read_as(parsed: argparse.Namespace, first: Any, corpus: Any) -> tuple[Any, Any]:
     """Topics and documents, as the first checkpoint reads them; the others have to have its tokenizer."""
-    from topic_probe.lens import capture
+    from topic_probe.lens.host import facts_of
 
     name, *revision = first if isinstance(first, tuple) else (str(first),)
     named = {"model": name, **({"revision": revision[0]} if revision else {})}
@@ -105,5 +105,5 @@ def _read_as(parsed: argparse.Namespace, first: Any, corpus: Any) -> tuple[Any, 
     topics = open_topics(parsed, model)
     if corpus is None:
         return topics, None
-    limit = capture.facts(model).context_length
+    limit = facts_of(model).context_length
     return topics, documents_of(corpus, parsed, tokenizer_of(model), limit=limit)

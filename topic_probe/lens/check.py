@@ -144,7 +144,7 @@ def check_model(model: Any) -> ModelCheck:
         host, reason = None, str(error)
     row_error, batch_error = (nan, nan) if host is None else (host.row_error, host.batch_error)
     stacks = () if host is None else _stacks(host)
-    known, hooked = hosts.facts(model), Hooked(model)
+    known, hooked = hosts.facts_of(model), Hooked(model)
     tolerance = TOLERANCE.get(getattr(torch, known.description["dtype"]), 1e-5)
     tokenizer = getattr(model, "tokenizer", None)
     return ModelCheck(

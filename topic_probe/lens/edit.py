@@ -43,7 +43,7 @@ def edit_heads(
 
     Args:
         model: a hooked model (`open_model`).
-        edits: what is replaced at which site (`lens.capture.sites`). Either by head: "zero"; a tensor that fits
+        edits: what is replaced at which site (`lens.host.sites_of`). Either by head: "zero"; a tensor that fits
             [batch, query, d_head], so that a vector is the same everywhere; or a function of the head's own output. Or
             a function of the outputs of all heads, [batch, query, head, d_head].
 
@@ -56,14 +56,14 @@ def edit_heads(
         One head that attends to both words alike, with identity matrices around it, puts out half of each:
 
         >>> import torch
-        >>> from topic_probe.lens import capture
+        >>> from topic_probe.lens.host import sites_of
         >>> world = tp.World(n_topics=2, words_per_topic=2)
         >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=world), tensors={"W_V": torch.eye(5)})
         >>> ids = torch.tensor([[1, 2]])
         >>> with tp.edit_heads(toy, {}):
         ...     toy(ids, attention_mask=torch.ones_like(ids))[0, 0].tolist()
         [0.0, 0.5, 0.5, 0.0, 0.0]
-        >>> with tp.edit_heads(toy, {capture.sites(toy)[0]: {0: "zero"}}):
+        >>> with tp.edit_heads(toy, {sites_of(toy)[0]: {0: "zero"}}):
         ...     toy(ids, attention_mask=torch.ones_like(ids))[0, 0].tolist()
         [0.0, 0.0, 0.0, 0.0, 0.0]
     """
@@ -97,12 +97,12 @@ def cut_edges(model: Any, cut: Mapping[Site, Edges], *, how: How = "scores") -> 
         The toy of `edit_heads`; its first word no longer reads the second:
 
         >>> import torch
-        >>> from topic_probe.lens import capture
+        >>> from topic_probe.lens.host import sites_of
         >>> world = tp.World(n_topics=2, words_per_topic=2)
         >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=world), tensors={"W_V": torch.eye(5)})
         >>> ids, edge = torch.tensor([[1, 2]]), torch.tensor([[[[False, True], [False, False]]]])
         >>> for how in ("scores", "weights"):
-        ...     with tp.cut_edges(toy, {capture.sites(toy)[0]: edge}, how=how):
+        ...     with tp.cut_edges(toy, {sites_of(toy)[0]: edge}, how=how):
         ...         toy(ids, attention_mask=torch.ones_like(ids))[0, 0].tolist()
         [0.0, 1.0, 0.0, 0.0, 0.0]
         [0.0, 0.5, 0.0, 0.0, 0.0]

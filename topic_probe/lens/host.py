@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from topic_probe.lens.hooked import Hooked, StateReader
 from topic_probe.lens.running import decoder_start, evaluating, lock_of
-from topic_probe.lens.sites import SIDES, Cells, Columns, Inputs, Site, take_rows
+from topic_probe.lens.sites import SIDES, Inputs, Site, take_rows
 from topic_probe.lens.trial import Trial, in_order
 from topic_probe.lens.weights import word_embeddings
 from topic_probe.topics import Topics
 from topic_probe.topics.lookup import tokenizer_hash
 
 RowReader = Callable[[int, Float[Tensor, "batch head row key"], Bool[Tensor, "batch row key"]], None]
-CellReader = Callable[[int, Cells, Bool[Tensor, "batch row key"]], None]
 
 
 def is_hooked(model: Any) -> bool:
@@ -30,7 +29,7 @@ def is_hooked(model: Any) -> bool:
     return isinstance(model, nn.Module) and hasattr(model, "hook_dict") and hasattr(model, "hooks")
 
 
-def sites(model: Any) -> tuple[Site, ...]:
+def sites_of(model: Any) -> tuple[Site, ...]:
     """The places where a hooked model attends, by stack and layer; empty where it has no attention."""
     return in_order(Hooked(model).sites())
 
@@ -49,11 +48,6 @@ class Host(Trial):
     hooked: Hooked
     facts: "Facts"
     _masks: dict[Site, Tensor] = field(default_factory=dict, repr=False)
-
-    @property
-    def host(self) -> Hooked:
-        """How it is run, by the name that other rooms still use."""
-        return self.hooked
 
     @property
     def decoder_start(self) -> int:
@@ -94,43 +88,13 @@ class Host(Trial):
             read: is given the number of the site, the rows of its pattern after softmax, and which keys each row may
                 see: the same tensor for sites where it is the same. It must not keep the rows.
         """
-        self._stream(inputs, rows, lambda site, rows_at, visible: read(site, rows_at(slice(None)), visible))
-
-    def attention_cells(
-        self,
-        inputs: Inputs,
-        rows: Mapping[str, Int64[Tensor, "batch row"]],
-        columns: Mapping[str, Columns],
-        read: CellReader,
-        *,
-        at_once: int,
-    ) -> None:
-        """Streams some columns of such rows, of so many documents at a time."""
-        parts = [slice(start, start + at_once) for start in range(0, len(inputs.ids), at_once)]
-        known: dict[int, tuple[Tensor, list[Tensor]]] = {}
-
-        def read_parts(number: int, rows_at: Callable[[slice], Tensor], visible: Tensor) -> None:
-            keys = SIDES[self.sites[number].stack][1]
-            # With the whole, so that no other has its id.
-            _, own = known.setdefault(id(visible), (visible, [visible[part] for part in parts]))
-            for part, seen in zip(parts, own, strict=True):
-                read(number, Cells.of_rows(rows_at(part), columns[keys], part), seen)
-
-        self._stream(inputs, rows, read_parts)
-
-    def _stream(
-        self,
-        inputs: Inputs,
-        rows: Mapping[str, Tensor],
-        read: Callable[[int, Callable[[slice], Tensor], Tensor], None],
-    ) -> None:
-        """Gives every site's number, what computes the wanted rows of some documents, and which keys they see."""
         numbers = {site: number for number, site in enumerate(self.sites)}
         with evaluating(self.model):
             if self.tap is not None and not self.hooked.has_hooks():
                 self.tap.read_rows(
-                    self.hooked.inside, inputs, rows, lambda site, *shown: read(numbers[site], *shown)
-                )
+                    self.hooked.inside, inputs, rows,
+                    lambda site, rows_at, visible: read(numbers[site], rows_at(slice(None)), visible),
+                )  # fmt: skip
                 return
             self._look_at_masks(inputs)
             visible_at: dict[object, Tensor] = {}
@@ -138,7 +102,7 @@ class Host(Trial):
             def read_rows(site: Site, pattern: Tensor) -> None:
                 index = rows[SIDES[site.stack][0]].to(pattern.device)
                 visible = self._visible(site, pattern, inputs, index, visible_at)
-                read(numbers[site], lambda part: take_rows(pattern[part], index[part]), visible)
+                read(numbers[site], take_rows(pattern, index), visible)
 
             with_patterns(self.hooked, self.sites, inputs, read_rows)
 
@@ -199,7 +163,7 @@ def host_of(model: Any, *topics: Topics) -> Host:
         raise TypeError(
             f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
         )
-    hooked, known = Hooked(model), facts(model, *topics)
+    hooked, known = Hooked(model), facts_of(model, *topics)
     with lock_of(model):
         trial = _trial(hooked)
     if notes := [note for note in (trial.sharing.note, trial.note) if note]:
@@ -262,11 +226,11 @@ def with_patterns(
     return answer
 
 
-def patterns(model: Any, inputs: Inputs) -> dict[Site, Float[Tensor, "batch head query key"]]:
+def patterns_of(model: Any, inputs: Inputs) -> dict[Site, Float[Tensor, "batch head query key"]]:
     """The whole pattern of every site; for a few tokens, because nothing is thrown away."""
     shown: dict[Site, Tensor] = {}
     with evaluating(model):
-        with_patterns(Hooked(model), sites(model), inputs, shown.__setitem__)
+        with_patterns(Hooked(model), sites_of(model), inputs, shown.__setitem__)
     return shown
 
 
@@ -328,7 +292,7 @@ class Facts:
     description: Mapping[str, Any]
 
 
-def facts(model: Any, *topics: Topics) -> Facts:
+def facts_of(model: Any, *topics: Topics) -> Facts:
     """What is known of a hooked model without running it, once it is sure that the topics are of its vocabulary.
 
     Raises:

@@ -3,6 +3,8 @@
 import copy
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -170,6 +172,23 @@ def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype 
         model.config._name_or_path, model.config._commit_hash = name, folder.name
     tokenizer = _tokenizer(folder) if tokenizer is None else tokenizer
     return _without_fresh_weights(model, info["missing_keys"], name).eval(), tokenizer
+
+
+@contextmanager
+def quiet_transformers(*, progress: bool) -> Iterator[None]:
+    """Context manager: transformers logs errors alone, because what matters is said by this package."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _without_fresh_weights(model: Any, missing: Any, name: str) -> Any:

@@ -159,60 +159,6 @@ def visible_keys(mask: Tensor | None, batch: int, queries: int, keys: int) -> Bo
     return allowed[:, 0].expand(batch, queries, -1)[..., :keys]
 
 
-# Some columns of rows.
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """Which keys of documents are looked at.
-
-    Attributes:
-        index: their positions.
-        left_out: keys without which rows are added up as well; None: no document has one.
-    """
-
-    index: Int64[Tensor, "document column"]
-    left_out: Bool[Tensor, "document position"] | None
-
-    def of(
-        self, rows: Float[Tensor, "document head row key"], part: slice
-    ) -> Float[Tensor, "document head row column"]:
-        """These columns of the rows of a part of the documents."""
-        index = self.index[part].to(rows.device)
-        return rows.gather(3, index[:, None, None, :].expand(-1, *rows.shape[1:3], -1))
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """Some columns of rows of patterns.
-
-    Attributes:
-        patterns: attention after softmax.
-        total: what the whole rows sum to.
-        rest: what they sum to without the keys that are left out.
-    """
-
-    patterns: Float[Tensor, "document head row column"]
-    total: Float[Tensor, "document head row"]
-    rest: Float[Tensor, "document head row"]
-
-    @classmethod
-    def of_rows(cls, rows: Float[Tensor, "document head row key"], columns: Columns, part: slice) -> "Cells":
-        """Those of whole rows."""
-        # Sums of half precision are told apart from one only in single precision.
-        exact = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-        total = rest = exact.sum(-1)
-        if columns.left_out is not None:
-            left_out = columns.left_out[part].to(rows.device)
-            rest = exact.masked_fill(left_out[:, None, None, :], 0).sum(-1)
-        return cls(columns.of(rows, part), total, rest)
-
-    def take(self, rows: Int64[Tensor, "document row"], columns: Columns, part: slice) -> "Cells":
-        """Some of these rows and of these columns of a part of the documents."""
-        sums = (take_rows(of_rows[..., None], rows)[..., 0] for of_rows in (self.total, self.rest))
-        return Cells(columns.of(take_rows(self.patterns, rows), part), *sums)
-
-
 # What a model is tried on.
 
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from topic_probe.lens import capture
+from topic_probe.lens.host import Host
 from topic_probe.lens.running import exact_products
 from topic_probe.lens.sites import SIDES
 from topic_probe.measure.documents import add_documents
@@ -81,7 +81,7 @@ def source_limit(n_cells: int) -> int:
 
 
 def ask(
-    view: capture.View,
+    view: Host,
     questions: Sequence[Question],
     documents: Any,
     *,
@@ -138,7 +138,7 @@ def ask(
 
 
 @torch.no_grad()
-def ask_batch(view: capture.View, questions: Sequence[Question], batch: TokenBatch) -> list[Counter[str]]:
+def ask_batch(view: Host, questions: Sequence[Question], batch: TokenBatch) -> list[Counter[str]]:
     """Adds to all sums what a batch says; what was left out, for every question."""
     labelled = [_labelled(question.topics, batch.ids.where(batch.mask, -1)) for question in questions]
     sides = [_sides(view, question, batch) for question in questions]
@@ -173,21 +173,21 @@ def _labelled(topics: Topics, ids: Int64[Tensor, "*batch position"]) -> Bool[Ten
     return (topics.places(ids) >= 0).any(-1) | bool(topics.compounds)
 
 
-def _sides(view: capture.View, question: Question, batch: TokenBatch) -> dict[str, Side]:
+def _sides(view: Host, question: Question, batch: TokenBatch) -> dict[str, Side]:
     """The words of a question in a batch; a decoder reads it one position later."""
     sides = {"source": Side(batch, question.topics, question.level)}
-    if view.host.has_decoder:
+    if view.hooked.has_decoder:
         sides["target"] = Side(one_later(batch), question.topics, question.level)
     return sides
 
 
-def _heads(view: capture.View) -> list[Int64[Tensor, " head"]]:
+def _heads(view: Host) -> list[Int64[Tensor, " head"]]:
     """The heads of every site, numbered through all of them."""
     return list(torch.split(torch.arange(sum(view.n_heads)), list(view.n_heads)))
 
 
 def _words(
-    view: capture.View, question: Question, sides: Mapping[str, Side], batch: TokenBatch
+    view: Host, question: Question, sides: Mapping[str, Side], batch: TokenBatch
 ) -> dict[tuple[str, str], Words]:
     """The words of queries and keys, for every kind of stack that the model has; what a question prepares of them."""
     found = {}
@@ -201,7 +201,7 @@ def _words(
 
 
 def _read(
-    view: capture.View,
+    view: Host,
     questions: Sequence[Question],
     every: Sequence[Mapping[tuple[str, str], Words]],
     batch: TokenBatch,
@@ -253,7 +253,7 @@ def _commit(question: Question, words: Words, measured: Bool[Tensor, " batch"]) 
             sums += found
 
 
-def _rows_that_fit(view: capture.View, questions: Sequence[Question], batch: TokenBatch) -> int:
+def _rows_that_fit(view: Host, questions: Sequence[Question], batch: TokenBatch) -> int:
     """How many documents of a batch to read at once, as so many rows of attention fit."""
     chosen = torch.stack([own.topics.places(batch.ids) >= 0 for own in questions]).any(0) & batch.mask
     numbers = max(1, int(chosen.sum(1).max())) * batch.ids.shape[1] * max(view.n_heads)

@@ -12,7 +12,7 @@ from jaxtyping import Float64, Int64
 
 from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_contrast
 from topic_probe.estimate import MIN_UNITS, check_interval, divide
-from topic_probe.lens import capture
+from topic_probe.lens.host import host_of
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.ask import Question, ask
 from topic_probe.measure.attention_sums import AttentionSums
@@ -370,7 +370,7 @@ def attention_of(
         raise ValueError(
             "a folder is for one report: measure several topics one after the other, or without it"
         )
-    view = capture.view(model, *topics, *(question.topics for question in questions))
+    view = host_of(model, *topics, *(question.topics for question in questions))
     reading, heads, of_words = reading.of(view.facts), Heads.of(view), "words" in statistics.resample
     own = [
         AttentionSums(

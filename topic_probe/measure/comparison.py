@@ -22,8 +22,9 @@ from topic_probe.estimate import (
     without_interval,
     word_intervals,
 )
-from topic_probe.lens import capture
+from topic_probe.lens.host import facts_of
 from topic_probe.lens.opening import open_model
+from topic_probe.lens.weights import word_embeddings
 from topic_probe.measure.attention import AttentionReport, attention_of, permuted_sums
 from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.heads import layer_starts, layers_of
@@ -276,7 +277,7 @@ def compare(
         seed=intervals.seed,
     )  # fmt: skip
     record |= {
-        "models": {side.name: dict(capture.facts(side.model).description) for side in sides},
+        "models": {side.name: dict(facts_of(side.model).description) for side in sides},
         "words": words,
         "documents": about,
     }
@@ -485,9 +486,7 @@ def _names(words: LabelledWords) -> list[str]:
 
 def _embeddings(sides: Sequence[Side], statistic: Chosen, center: bool, intervals: Intervals) -> _Compared:
     """Cosines of the word embeddings of every model, by itself and beside the others."""
-    every = [
-        labelled_words(capture.word_embeddings(side.model), side.topics, center=center) for side in sides
-    ]
+    every = [labelled_words(word_embeddings(side.model), side.topics, center=center) for side in sides]
     names = [_names(words) for words in every]
     together = sorted({name for own in names for name in own})
     places = [np.searchsorted(together, own) for own in names]

@@ -6,7 +6,7 @@ from operator import length_hint
 from pathlib import Path
 from typing import Any
 
-from topic_probe.lens import capture
+from topic_probe.lens.host import Host
 from topic_probe.measure.folder import MEASURED, Folder, Progress, Sum, clear, model_facts
 from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.pairs import NO_WORD
@@ -21,7 +21,7 @@ def add_documents(
     add: Callable[[TokenBatch], Counter[str]],
     sums: Mapping[str, Sum],
     documents: Any,
-    view: capture.View,
+    view: Host,
     *,
     reading: Reading,
     run: Run,
@@ -84,7 +84,7 @@ def add_documents(
     return folder.total(sums)
 
 
-def facts_of_run(view: capture.View, documents: Any, reading: Reading, run: Run) -> dict[str, Any]:
+def facts_of_run(view: Host, documents: Any, reading: Reading, run: Run) -> dict[str, Any]:
     """What sums of any measurement depend on: the model, and how documents are read; nothing without a folder."""
     if run.folder is None:
         return {}
@@ -97,7 +97,7 @@ def facts_of_run(view: capture.View, documents: Any, reading: Reading, run: Run)
 def _add_all(
     add: Callable[[TokenBatch], Counter[str]],
     documents: Any,
-    view: capture.View,
+    view: Host,
     reading: Reading,
     keep: Callable[[Document], bool],
     fits: Callable[[TokenBatch], int],
@@ -151,7 +151,7 @@ def _add_halves(
 
 def read_batches(
     documents: Any,
-    view: capture.View,
+    view: Host,
     reading: Reading,
     *,
     keep: Callable[[Document], bool] | None = None,

@@ -29,8 +29,8 @@ from topic_probe.estimate import (
     jackknife,
     permutation_p_value,
 )
-from topic_probe.lens import capture
 from topic_probe.lens.edit import editing
+from topic_probe.lens.host import Host, n_states
 from topic_probe.lens.sites import Inputs
 from topic_probe.measure.ask import source_limit
 from topic_probe.measure.documents import add_documents, why_nothing
@@ -102,20 +102,20 @@ class OutcomeOptions(Group):
         int | None, 'the layer of "states": 0 is what enters the first block; None: what leaves the last'
     ] = None
 
-    def of(self, view: capture.View, topics: Topics, seed: int) -> Outcome:
+    def of(self, view: Host, topics: Topics, seed: int) -> Outcome:
         """The outcome that is meant, of a model; ValueError where it cannot have it."""
         if self.outcome == "states":
             return states(view, topics, self.layer)
         return loss(view, seed) if self.outcome == "loss" else of_function(view, self.outcome)
 
 
-def states(view: capture.View, topics: Topics, layer: int | None = None) -> Outcome:
+def states(view: Host, topics: Topics, layer: int | None = None) -> Outcome:
     """Centred cosines between the states of words of one document, same topic − different topics.
 
     The mean state of the document is taken out first, so that what moves all of its words alike is no effect. A state
     that is the mean has a cosine of 0 with all others.
     """
-    n_layers = capture.n_states(view.model) - 1
+    n_layers = n_states(view.model) - 1
     at = n_layers if layer is None else layer
     if not 0 <= at <= n_layers:
         raise ValueError(
@@ -134,10 +134,10 @@ def states(view: capture.View, topics: Topics, layer: int | None = None) -> Outc
 
 
 def _cosines(
-    view: capture.View, inputs: Inputs, layer: int, index: Int64[Tensor, "batch word"]
+    view: Host, inputs: Inputs, layer: int, index: Int64[Tensor, "batch word"]
 ) -> Float64[Tensor, "batch word word"]:
     kept: list[Tensor] = []
-    view.host.hidden_states(inputs, lambda at, states: kept.append(states) if at == layer else None)
+    view.hooked.hidden_states(inputs, lambda at, states: kept.append(states) if at == layer else None)
     states, mask = kept[-1].double(), inputs.mask
     mean = (states * mask[:, :, None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
     centred = states - mean
@@ -149,13 +149,13 @@ def _cosines(
     return torch.bmm(chosen, chosen.mT)
 
 
-def loss(view: capture.View, seed: int = 0) -> Outcome:
+def loss(view: Host, seed: int = 0) -> Outcome:
     """How badly tokens are predicted, in nats: at words of topics, and elsewhere.
 
     Of a causal model every token from its second on, of the others a share of each document's tokens, which are masked;
     they are drawn from the document's own content, so that they are the same whatever is done to the model.
     """
-    if view.host.has_decoder:
+    if view.hooked.has_decoder:
         raise ValueError(
             "outcome='loss' is of models with one stack, and this one has an encoder and a decoder, which predicts the "
             "text that it was given: use outcome='states', or a function (model, inputs) that gives a number for every "
@@ -188,12 +188,12 @@ def loss(view: capture.View, seed: int = 0) -> Outcome:
 
 
 def _losses(
-    view: capture.View,
+    view: Host,
     inputs: Inputs,
     ids: Int64[Tensor, "batch position"],
     predicted: Bool[Tensor, "batch position"],
 ) -> Float64[Tensor, "batch position"]:
-    logits = view.host.logits(inputs)
+    logits = view.hooked.logits(inputs)
     if view.is_causal:
         logits = torch.nn.functional.pad(logits[:, :-1], (0, 0, 1, 0))
     found = torch.zeros(predicted.shape, dtype=torch.float64)
@@ -203,7 +203,7 @@ def _losses(
     return found
 
 
-def of_function(view: capture.View, function: Callable[[Any, Inputs], Any]) -> Outcome:
+def of_function(view: Host, function: Callable[[Any, Inputs], Any]) -> Outcome:
     """What a function of the user gives: one number for every document."""
 
     def prepare(batch: TokenBatch, places: Places) -> tuple[Tensor, Callable[[], Tensor]]:
@@ -418,7 +418,7 @@ class Plan:
 
 
 def measure_effects(
-    view: capture.View,
+    view: Host,
     topics: Topics,
     documents: Any,
     outcome: Outcome,
@@ -463,7 +463,7 @@ def measure_effects(
 
 
 def _of_batch(
-    view: capture.View, outcome: Outcome, plan: Plan, batch: TokenBatch, words: Side
+    view: Host, outcome: Outcome, plan: Plan, batch: TokenBatch, words: Side
 ) -> tuple[Float64[np.ndarray, "batch cell 3"], Float64[np.ndarray, "batch 1 3"]]:
     """Sums of an outcome by document and kind, of the model as it is and after each intervention; and counts."""
     places = torch.full(batch.ids.shape, -1).scatter_reduce(1, words.first, words.places, "amax")

@@ -14,9 +14,10 @@ from torch.nn.functional import one_hot
 
 from topic_probe.contrast import NO_RELATION, Contrast, PairSums, dashed, no_interval_reason, word_relations
 from topic_probe.estimate import over_words, split_halves
-from topic_probe.lens import capture
+from topic_probe.lens.host import Facts, Host, facts_of, hidden_states, host_of, n_states
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.running import exact_products
+from topic_probe.lens.weights import word_embeddings
 from topic_probe.measure.ask import source_limit
 from topic_probe.measure.documents import add_documents, why_nothing
 from topic_probe.measure.folder import MEASURED, Progress
@@ -215,7 +216,7 @@ def measure_embeddings(
             "folder= keeps states in documents, of one set of topics: leave it out, or pass these alone"
         )
     model = open_model(model)
-    known = capture.facts(model, *every)
+    known = facts_of(model, *every)
     reading, excluded = reading.of(known), sorted(set(token_id_array(exclude, "exclude").tolist()))
     options: dict[str, Any] = {
         "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
@@ -226,18 +227,16 @@ def measure_embeddings(
     reports = [_of_words(model, each, known, options, intervals) for each in every]
     if documents is not None:
         reading = replace(reading, special_ids=sorted({*(reading.special_ids or ()), *excluded}))
-        reports = _with_states(
-            reports, capture.view(model), every, documents, options, reading, run, intervals
-        )
+        reports = _with_states(reports, host_of(model), every, documents, options, reading, run, intervals)
     return reports if several else reports[0]
 
 
 def _of_words(
-    model: Any, topics: Topics, known: capture.Facts, options: Mapping[str, Any], intervals: Intervals
+    model: Any, topics: Topics, known: Facts, options: Mapping[str, Any], intervals: Intervals
 ) -> EmbeddingReport:
     """The report of the table of embeddings."""
     taken_out = {name: options[name] for name in ("center", "remove_components", "exclude")}
-    words = labelled_words(capture.word_embeddings(model), topics, **taken_out)
+    words = labelled_words(word_embeddings(model), topics, **taken_out)
     index = {"topic": topics.topic_labels, "n_words": _n_words(words)}
     n_of_topics = np.rint(topic_sums(words, np.ones((len(words), 1)), words.counts))
     overall, by_topic = {}, {}
@@ -292,7 +291,7 @@ def _intervals(
 
 def _with_states(
     reports: Sequence[EmbeddingReport],
-    view: capture.View,
+    view: Host,
     topics: Sequence[Topics],
     documents: Any,
     options: Mapping[str, Any],
@@ -301,7 +300,7 @@ def _with_states(
     intervals: Intervals,
 ) -> list[EmbeddingReport]:
     """The reports of words with cosine and dot product of states by layer, and what was read and left out."""
-    n_layers = capture.n_states(view.model)
+    n_layers = n_states(view.model)
     states = [_States(each, n_layers, options["include_self"]) for each in topics]
     known = {"confidence": intervals.over_sources, "statistic": options["statistic"]}
     parts = [{**known, "words": report, "read": {"max_length": reading.max_length}} for report in reports]
@@ -376,7 +375,7 @@ class _States:
         return left_out
 
 
-def _add(view: capture.View, every: Sequence[_States], batch: TokenBatch) -> Counter[str]:
+def _add(view: Host, every: Sequence[_States], batch: TokenBatch) -> Counter[str]:
     """Runs a batch through the model once, for all topics; what was left out for the first of these."""
     for own in every:
         own.begin(batch)
@@ -386,6 +385,6 @@ def _add(view: capture.View, every: Sequence[_States], batch: TokenBatch) -> Cou
             for own in every:
                 own.read(states)
 
-    capture.hidden_states(view.model, view.inputs(batch.ids, batch.mask), read)
+    hidden_states(view.model, view.inputs(batch.ids, batch.mask), read)
     left_out = [own.commit(batch) for own in every]
     return left_out[0]

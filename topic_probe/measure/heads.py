@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from topic_probe.contrast import Contrast
-from topic_probe.lens import capture
+from topic_probe.lens.host import Host
 from topic_probe.lens.sites import Site
 
 _NAME = re.compile(r"[lL](\d+)\s*[hH](\d+)|(\d+)\.(\d+)")
@@ -49,7 +49,7 @@ class Heads:
     head_of: tuple[int, ...]
 
     @classmethod
-    def of(cls, view: capture.View) -> "Heads":
+    def of(cls, view: Host) -> "Heads":
         """Those of a model."""
         places = [(site, head) for site, n in enumerate(view.n_heads) for head in range(n)]
         return cls(view.sites, *map(tuple, zip(*places, strict=True)))

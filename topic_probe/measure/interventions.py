@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float, Int8
 from torch import Tensor
 
 from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, SAME_WORD, word_relations
-from topic_probe.lens import capture
 from topic_probe.lens.edit import cut_edges, edit_heads, head_outputs, replaced
+from topic_probe.lens.host import Host, host_of
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.running import evaluating
 from topic_probe.lens.sites import Site
@@ -109,7 +109,7 @@ def measure_ablation(
         (0.0, 1.0)
     """
     check_whole("n_matched", n_matched, 0)
-    view = capture.view(open_model(model), topics)
+    view = host_of(open_model(model), topics)
     reading, every = reading.of(view.facts), Heads.of(view)
     outcome = looked_at.of(view, topics, intervals.seed)
     layers: list[Set] = []
@@ -169,9 +169,7 @@ def _pools(every: Heads, heads: Set, places: Sequence[Any]) -> tuple[list[tuple[
     return pools, math.prod(math.comb(len(pool), n) for pool, n in pools) - 1
 
 
-def _means(
-    view: capture.View, documents: Any, reference: Any, reading: Reading, run: Run
-) -> dict[str, np.ndarray]:
+def _means(view: Host, documents: Any, reference: Any, reading: Reading, run: Run) -> dict[str, np.ndarray]:
     """What stands in for heads (`mean_outputs`); with a folder made by whoever comes first."""
     if reference is None:
         check_read_again(
@@ -193,7 +191,7 @@ def _means(
     return Folder(Path(run.folder), facts).once("means", make)
 
 
-def mean_outputs(view: capture.View, batches: Iterable[TokenBatch], *, halves: bool) -> dict[str, np.ndarray]:
+def mean_outputs(view: Host, batches: Iterable[TokenBatch], *, halves: bool) -> dict[str, np.ndarray]:
     """By site what its heads put out on average [half, head, d_head], over all positions of documents of two halves.
 
     The halves are of sources, by a "bit" of their numbers. Without halves both are all documents.
@@ -234,7 +232,7 @@ def mean_outputs(view: capture.View, batches: Iterable[TokenBatch], *, halves: b
 
 
 def _ablations(
-    view: capture.View,
+    view: Host,
     every: Heads,
     sets: Sequence[Set],
     means: Mapping[str, np.ndarray] | None,
@@ -319,7 +317,7 @@ def measure_knockout(
         True
     """
     check_whole("n_matched", n_matched, 0)
-    view = capture.view(open_model(model), topics)
+    view = host_of(open_model(model), topics)
     reading = reading.of(view.facts)
     outcome = looked_at.of(view, topics, intervals.seed)
     every, n_edges = Heads.of(view), np.zeros(2)
@@ -417,7 +415,7 @@ def _matched(
     return taken
 
 
-def _by_site(view: capture.View, every: Heads, heads: Sequence[int], edges: Edges) -> dict[Site, Tensor]:
+def _by_site(view: Host, every: Heads, heads: Sequence[int], edges: Edges) -> dict[Site, Tensor]:
     found = {}
     for number, own in itertools.groupby(heads, key=lambda head: every.site_of[head]):
         site, chosen = every.sites[number], torch.zeros(view.n_heads[number], dtype=torch.bool)

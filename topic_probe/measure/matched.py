@@ -24,8 +24,9 @@ from topic_probe.contrast import (
     side_by_side,
 )
 from topic_probe.estimate import Ends, divide, jackknife, over_words, permutation_p_value, split_halves
-from topic_probe.lens import capture
+from topic_probe.lens.host import facts_of, host_of
 from topic_probe.lens.opening import open_model
+from topic_probe.lens.weights import word_embeddings
 from topic_probe.measure.ask import Question, ask, source_limit
 from topic_probe.measure.documents import why_nothing
 from topic_probe.measure.folder import Progress
@@ -179,7 +180,7 @@ def measure_matched(
             another measurement.
     """
     model = open_model(model)
-    known = capture.facts(model, topics)
+    known = facts_of(model, topics)
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     words, counted = _words(model, topics, cooccurrence, min_documents, center, excluded)
     pairs = _Pairs.of(words, counted, pmi_bins, frequency_bins, permutations.n_permutations, intervals.seed)
@@ -216,7 +217,7 @@ def _with_attention(
     run: Run,
 ) -> MatchedReport:
     """The report of words with attention in documents."""
-    view = capture.view(model)
+    view = host_of(model)
     reading, words = reading.of(view.facts), pairs.words
     heads, facts = Heads.of(view), hashlib.sha256(pairs.codes.tobytes() + pairs.permuted.tobytes())
     question = ClassSums(
@@ -250,7 +251,7 @@ def _words(
             f"co-occurrence was counted over a vocabulary of {cooccurrence.vocabulary_size} ids, the topics have "
             f"{topics.vocabulary_size}: count it with count_cooccurrence(documents, topics)"
         )
-    words = labelled_words(capture.word_embeddings(model), topics, center=center, exclude=exclude)
+    words = labelled_words(word_embeddings(model), topics, center=center, exclude=exclude)
     rows = cooccurrence.rows_of(words.ids)
     enough = (rows >= 0) & (cooccurrence.document_frequency[rows] >= max(1, min_documents))
     left_out = dict(words.left_out) | {

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from topic_probe.contrast import RESAMPLED
 from topic_probe.estimate import Alternative, check_interval
-from topic_probe.lens import capture
+from topic_probe.lens.host import Facts
 from topic_probe.options import Group, check_value, check_whole
 from topic_probe.topics.lists import token_id_array
 
@@ -48,7 +48,7 @@ class Reading(Group):
                 f"batch_size and max_length must be at least 1, not {self.batch_size} and {self.max_length}"
             )
 
-    def of(self, model: capture.Facts) -> "Reading":
+    def of(self, model: Facts) -> "Reading":
         """The same with what the model says in place of what was left open, and no document longer than it can take."""
         limit = model.context_length
         longest = limit if self.max_length is None else min(self.max_length, limit or self.max_length)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from topic_probe.contrast import PairSums
 from topic_probe.estimate import Ends
-from topic_probe.lens import capture
+from topic_probe.lens.host import facts_of
 from topic_probe.measure.words import EmbeddingWords, word_ends, word_squares, word_sums
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Long, check_read_again
@@ -145,7 +145,7 @@ def documents_of_each(
         TypeError: for texts where a model has no tokenizer.
     """
     tokenizers = [side.tokenizer for side in sides]
-    limits = [_least(capture.facts(side.model).context_length, max_length) for side in sides]
+    limits = [_least(facts_of(side.model).context_length, max_length) for side in sides]
     texts = isinstance(documents, Corpus) or (
         isinstance(documents, list | tuple) and any(isinstance(part, str) for part in documents)
     )

@@ -13,9 +13,9 @@ from jaxtyping import Float64
 
 from topic_probe.contrast import Contrast, PairSums, no_interval_reason
 from topic_probe.estimate import divide, over_words, split_halves
-from topic_probe.lens import capture
-from topic_probe.lens.capture import embedding_in_residual, head_weights, unembedding
+from topic_probe.lens.host import facts_of, sites_of
 from topic_probe.lens.opening import open_model
+from topic_probe.lens.weights import embedding_in_residual, head_weights, unembedding
 from topic_probe.measure.matrix import MatrixReport, matrices_fit, matrices_of_words
 from topic_probe.measure.options import Intervals, recorded
 from topic_probe.measure.words import EmbeddingWords, Rows, labelled_words, word_ends, word_sums
@@ -97,7 +97,7 @@ def measure_weights(
         [[0.5625], [-0.0625]]
     """
     model = open_model(model)
-    known = capture.facts(model, topics)
+    known = facts_of(model, topics)
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     words = labelled_words(embedding_in_residual(model), topics, exclude=excluded)
     factors, missing = _word_factors(model, words, circuits)
@@ -173,7 +173,7 @@ def _heads(
 ) -> Iterator[tuple[Any, ...]]:
     """Of every head its name, sums by relation, spread of scores, interval, and what it makes of few words."""
     half = split_halves(words.strata, seed=intervals.seed)
-    for site in capture.sites(model):
+    for site in sites_of(model):
         # An encoder beside a decoder does not write into the stream that words are scored from.
         if (circuit, site.stack) == ("ov", "encoder"):
             continue

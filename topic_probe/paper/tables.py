@@ -23,8 +23,9 @@ import torch
 
 from topic_probe.contrast import SAME_TOPIC, Contrast, word_relations
 from topic_probe.estimate import divide
-from topic_probe.lens import capture
+from topic_probe.lens.host import facts_of, host_of
 from topic_probe.lens.opening import random_init
+from topic_probe.lens.weights import word_embeddings
 from topic_probe.measure.ask import ask
 from topic_probe.measure.attention import measure_attention, permuted_sums
 from topic_probe.measure.embeddings import measure_embeddings
@@ -353,7 +354,7 @@ def measure_figure3(run: Run, *, models: Any = None, words: Mapping[str, Sequenc
             if not control:
                 shuffled = {**about, "control": SHUFFLED, "within − between": float(shuffles.mean())}
                 numbers.append(shuffled)
-                table = capture.word_embeddings(model)[[index for *_, index in listed]].double()
+                table = word_embeddings(model)[[index for *_, index in listed]].double()
                 table = table / table.norm(dim=1, keepdim=True)
                 arrays[f"{label} · cosines"] = (table @ table.T).numpy().astype(np.float32)
                 tables += [{"model": label, "list": name, "word": word} for name, word, _ in listed]
@@ -378,7 +379,7 @@ def _listed_words(
         kept.setdefault(name, []).append(index)
     if len(kept) < 2 or max(map(len, kept.values())) < 2:
         return None, []
-    size = capture.facts(model).vocabulary_size
+    size = facts_of(model).vocabulary_size
     return Topics.from_token_ids(kept, vocabulary_size=size, tokenizer=tokenizer), listed
 
 
@@ -507,7 +508,7 @@ def _most_frequent_pairs(one: Prepared, topics: Topics, run: Run) -> dict[str, f
     top = torch.zeros(len(words), len(words), dtype=torch.bool)
     rows, columns = torch.searchsorted(words, first), torch.searchsorted(words, second)
     top[rows, columns] = top[columns, rows] = True
-    table = capture.word_embeddings(one.model)[words].double()
+    table = word_embeddings(one.model)[words].double()
     table = table / table.norm(dim=1, keepdim=True)
     cosines = table @ table.T
     means = {"same": float(cosines[same].mean()), "frequent": float(cosines[top].mean())}
@@ -526,7 +527,7 @@ def _most_frequent_pairs(one: Prepared, topics: Topics, run: Run) -> dict[str, f
 
 def _mean_attention(one: Prepared, words: Any, pairs: Any, run: Run) -> float:
     """Mean attention, relative to uniform, over these pairs of words."""
-    view = capture.view(one.model)
+    view = host_of(one.model)
     topics = Topics.from_token_ids({"words": words}, vocabulary_size=one.fits[run.seed].vocabulary_size)
     sums = ClassSums(topics, torch.where(pairs, 1, 0), sum(view.n_heads))
     reading = Reading(max_length=one.settings.length).of(view.facts)

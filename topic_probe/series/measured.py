@@ -17,9 +17,9 @@ from transformers import TrainerCallback
 from topic_probe import storage
 from topic_probe.contrast import Contrast, with_interval
 from topic_probe.estimate import split_halves
-from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.running import generators_as_they_were
+from topic_probe.lens.weights import word_embeddings
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
@@ -361,9 +361,7 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
             # Thousands of numbers of every step that no curve has.
             reports["embeddings"] = replace(words, matrices=None)
             if "embeddings" in self.measure:
-                sums["embeddings"] = kept_of_words(
-                    capture.word_embeddings(model), self.topics, self.embeddings
-                )
+                sums["embeddings"] = kept_of_words(word_embeddings(model), self.topics, self.embeddings)
             if words.layers is not None:
                 cosines = slice(0, None, len(SCORES))
                 sums["states"] = kept_of_sources(states.by_source, words.layers["cosine"].index, cosines)

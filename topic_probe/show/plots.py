@@ -77,20 +77,14 @@ def _matrix(report: Any, **chosen: Any) -> "Axes":
     found = getattr(report, "matrices", report)
     if found is None:
         raise ValueError("this report holds no matrix: it has too many topics")
-    number = found.number(**chosen or ({"score": "cosine"} if "score" in found.index else {}))
+    chosen = chosen or ({"score": "cosine"} if "score" in found.index else {})
+    values = found.pick(**chosen)
     names = {topic: label.partition(": ")[2].partition(" (")[0] for topic, label in found.labels.items()}
     topics = [names[topic] for topic in found.topic.tolist()]
-    cells = {name: values[number] for name, values in found.index.items()}
     label = ", ".join(
-        str(cell) if isinstance(cell, str) else f"{name} {cell}" for name, cell in cells.items()
+        str(cell) if isinstance(cell, str) else f"{name} {cell}" for name, cell in chosen.items()
     )
-    return matrix_map(
-        found.values[number],
-        topics,
-        words=found.words if found.level == "word" else None,
-        label=label,
-        **options,
-    )
+    return matrix_map(values, topics, words=found.words, label=label, **options)
 
 
 def _matched(report: Any, **options: Any) -> "Axes":

@@ -12,7 +12,7 @@ from jaxtyping import Float32, Int8, Int64
 from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, word_relations
-from topic_probe.lens import capture
+from topic_probe.lens.host import Facts, Host, host_of
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import SIDES
 from topic_probe.measure.attention import AttentionReport, measure_attention
@@ -100,7 +100,7 @@ def read_text_attention(
     """How the heads of a stack attend within one text; arguments as in `topic_probe.show_attention`."""
     model = open_model(model, tokenizer=tokenizer)
     tokenizer = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
-    view = capture.view(model, topics)
+    view = host_of(model, topics)
     document, notes = _one_document(text_or_ids, tokenizer, max_tokens, view.facts)
     sink = view.is_causal  # whatever stands first
     batch = next(
@@ -129,17 +129,15 @@ def read_text_attention(
     )  # fmt: skip
 
 
-def _name_of(view: capture.View) -> str:
+def _name_of(view: Host) -> str:
     """What a model is called: its name on the hub, that of its folder, or its class."""
-    name, kind = view.facts.description["name"], type(view.host.inside or view.model).__name__
+    name, kind = view.facts.description["name"], type(view.hooked.inside or view.model).__name__
     if not name:
         return kind
     return f"{Path(name).name} ({kind})" if Path(name).is_absolute() else str(name)
 
 
-def _one_document(
-    given: Any, tokenizer: Any, max_tokens: int, facts: capture.Facts
-) -> tuple[Document, list[str]]:
+def _one_document(given: Any, tokenizer: Any, max_tokens: int, facts: Facts) -> tuple[Document, list[str]]:
     """The tokens to show, and what has to be said about those that are not."""
     if not isinstance(given, str):
         documents = list(read_documents([given]))
@@ -169,7 +167,7 @@ def _report_in(heads: Any) -> AttentionReport | None:
     return heads if isinstance(heads, AttentionReport) else None
 
 
-def _stack(view: capture.View, wanted: str | None, named: Sequence[str], notes: list[str]) -> str:
+def _stack(view: Host, wanted: str | None, named: Sequence[str], notes: list[str]) -> str:
     """The stack that is shown: the one wanted, that of the first head that is named with it, or the first."""
     stacks = list(dict.fromkeys(site.stack for site in view.sites))
     first = next((name.partition(".")[0].strip() for name in named if name.count(".") == 2), stacks[0])
@@ -226,7 +224,7 @@ def _strongest(
 
 
 def _tokens(
-    view: capture.View, batch: TokenBatch, name: str, topics: Topics, tokenizer: Any
+    view: Host, batch: TokenBatch, name: str, topics: Topics, tokenizer: Any
 ) -> tuple[Tokens, Int64[Tensor, " position"]]:
     """The tokens of a side, and where they stand in the words of the topics; -1 for others."""
     batch = one_later(batch) if name == "target" else batch
@@ -285,9 +283,7 @@ def _about_words(found: "pd.DataFrame", relation: Int8[Tensor, "query key"], key
     return notes
 
 
-def _patterns(
-    view: capture.View, batch: TokenBatch, stack: str
-) -> dict[str, Float32[np.ndarray, "query key"]]:
+def _patterns(view: Host, batch: TokenBatch, stack: str) -> dict[str, Float32[np.ndarray, "query key"]]:
     """Attention ÷ uniform attention of the heads of a stack, NaN where a key is hidden."""
     inputs = view.inputs(batch.ids, batch.mask)
     sides = {SIDES[site.stack][0] for site in view.sites}
