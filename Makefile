@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 PIP = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: venv test test-all test-tl3 numbers mutants lint bench demo results notebooks models topics readme falsify docs
+.PHONY: venv test test-all test-tl3 numbers mutants lint bench validate demo results notebooks models topics readme falsify docs
 
 venv: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
@@ -48,7 +48,11 @@ lint: .venv/ready
 	.venv/bin/mypy
 
 bench: .venv/ready
-	for script in $(filter-out %/falsify.py,$(wildcard tests/benchmarks/*.py)); do echo "== $$script"; .venv/bin/python $$script || exit 1; done
+	for script in $(filter-out %/falsify.py %/validate.py,$(wildcard tests/benchmarks/*.py)); do echo "== $$script"; .venv/bin/python $$script || exit 1; done
+
+# How often intervals hold the truth and p-values are false, in simulations, and their page: ten minutes.
+validate: .venv/ready
+	OMP_NUM_THREADS=1 .venv/bin/python tests/benchmarks/validate.py --write demos/trust.md
 
 # Which claims survive when what they speak of is broken, and how often verdicts change with the seeds: half an hour.
 falsify: .venv/ready

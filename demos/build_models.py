@@ -19,6 +19,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from itertools import groupby
@@ -36,8 +37,8 @@ import any_architecture  # noqa: E402
 import zoo  # noqa: E402
 
 import topic_probe as tp  # noqa: E402
-from topic_probe.lens import capture  # noqa: E402
-from topic_probe.lens.huggingface import decoder_start, run, takes_decoder_ids, trunk  # noqa: E402
+from topic_probe.lens.host import host_of  # noqa: E402
+from topic_probe.lens.running import decoder_start, run, takes_decoder_ids, trunk  # noqa: E402
 from topic_probe.lens.sites import SIDES, Inputs  # noqa: E402
 
 TOLERANCE = 1e-5
@@ -134,17 +135,19 @@ def _first_sentence(error: Exception) -> str:
 def measure(model: Any, through: str) -> tuple[str, np.ndarray, np.ndarray]:
     """The stacks of a model, and what comes out of padded and of single documents."""
     opened = tp.open_model(model)
-    view = capture.view(opened)
+    view = host_of(opened)
     topics = tp.Topics.from_token_ids(TOPICS, vocabulary_size=view.facts.vocabulary_size)
     layers = Counter(zip((site.stack for site in view.sites), view.n_heads, strict=True))
     stacks = ", ".join(f"{stack} {n} × {heads}" for (stack, heads), n in layers.items())
-    padded, single = (
-        tp.measure_attention(
-            opened, topics, documents(), batch_size=size, through=through, n_permutations=0, n_resamples=0,
-            check_rows=False,  # some architectures let a head attend to nothing
-        ).heads
-        for size in (len(LENGTHS), 1)
-    )  # fmt: skip
+    if through == "rows" and not view.reads_rows():
+        raise ValueError("its attention is read from whole patterns")
+    with zoo.at_hook_points(opened) if through == "hooks" else nullcontext():
+        padded, single = (
+            tp.measure_attention(
+                opened, topics, documents(), batch_size=size, n_permutations=0
+            ).heads
+            for size in (len(LENGTHS), 1)
+        )  # fmt: skip
     return stacks, _numbers(padded), _numbers(single)
 
 
@@ -246,7 +249,7 @@ class Reasons:
         """The number of a reason, without the names of the model that it was given for."""
         text = re.sub(r"^.*cannot be read: ", "", text.partition(": ")[2])
         text = re.sub(
-            r": needed.*|, (en|de)coder_blocks.*| \(\S+ and \d+ more\)| of \w+(\(\w+\))?(?= shows)", "", text
+            r": needed.*|, (en|de)coder_blocks.*| \(such as \S+\)| of \w+(\(\w+\))?(?= shows)", "", text
         )
         text = re.sub(rf"\b{_KIND_OF_MODEL.split(model)[0]}\w*", "…", text)
         text = re.sub(r"\d+ (?=queries|keys|tokens)", "… ", text)

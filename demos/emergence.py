@@ -26,6 +26,7 @@ import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import topic_probe as tp
+from topic_probe.series.curves import Onsets, change, curves_of
 
 NEEDED = 0.5
 """Nats a token below the unigram entropy from which a model may be interpreted."""
@@ -176,8 +177,13 @@ def watch(name: str, make: Any, corpus: tp.Corpus, settings: Settings, out: Path
         )
         reports[kind] = probe.report()
         reports[kind].save(out / "reports" / f"{name}, {kind}", overwrite=True)
-    onsets = reports["text"].onsets(beyond=reports["shuffled text"])
-    print(f"{name}: steps from which it is beyond shuffled text\n{onsets.to_string(index=False)}\n")
+    print(f"{name}: steps from which it is beyond shuffled text\n{beyond(*reports.values())}\n")
+
+
+def beyond(text: tp.SeriesReport, shuffled_text: tp.SeriesReport) -> Onsets:
+    """From when on a curve has come further than it has on shuffled text: paired, source by source and word by word."""
+    curves = (curves_of(report.steps.tolist(), report.rows, "step") for report in (text, shuffled_text))
+    return Onsets([change(one - other) for one, other in zip(*curves, strict=True)])
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -16,9 +16,9 @@ GROUPS = {
     "Topics": ["Topics", "fit_topics", "TopicFit"],
     "Text": ["Corpus", "DocumentStream", "Document", "encode_texts", "Cooccurrence", "count_cooccurrence"],
     "Models": ["open_model", "random_init", "check_model", "ModelCheck"],
-    "Series": ["Checkpoints", "check_checkpoints", "measure_series", "CheckpointReport", "TopicProbe", "SeriesReport"],
+    "Series": ["checkpoints_in", "revisions", "check_checkpoints", "measure_series", "TopicProbe", "SeriesReport"],
     "Measurements": ["measure_", "Contrast", "load_report", "Report"],
-    "To look at": ["show_attention", "report_page", "Page"],
+    "To look at": ["show_attention", "show_heads", "report_page", "Page"],
     "The toy world": [
         "World", "Masking", "ToyConfig", "build_toy", "toy_tensors", "TrainConfig", "train_toy", "History",
         "TextConfig", "build_bert", "word_tokenizer", "train_text", "theory",

@@ -17,12 +17,13 @@ from topic_probe.contrast import (
     SAME_WORD,
     Contrast,
     PairSums,
-    SourceSums,
+    dashed,
     interval_of_sources,
     matched_contrast,
     matched_means,
     word_relations,
 )
+from topic_probe.sums import SourceSums, aligned, columns, joined
 from topic_probe.topics import Topics
 
 # Word 3 is in two topics; 9 is the only word of its topic; 0, 4 and everything else have none.
@@ -148,26 +149,43 @@ def test_the_effect_size_is_the_difference_in_standard_deviations_of_both_kinds_
     assert (np.isnan(without.effect_size), "effect_size" in without.row()) == (True, False)
 
 
-def test_heads_rank_by_q_value_then_effect_size_and_by_ratio_on_demand():
-    def heads(**more):
-        """A ratio of 30 between tiny means, a large effect, none, and one without pairs."""
-        different, same = np.array([0.001, 1.0, 1.0, 1.0]), np.array([0.03, 1.5, 1.0, np.nan])
-        counts = np.array([9.0, 9.0, 9.0, 0.0])
-        numbers = (different, same, different, counts, counts, np.full(4, 9.0))
-        return Contrast(*numbers, spread=np.full(4, 0.5), index={"head": (0, 1, 2, 3)}, **more)
+def heads(**more):
+    """A ratio of 30 between tiny means, a large effect, none, one without pairs, and one that turns away."""
+    different, same = np.array([0.001, 1.0, 1.0, 1.0, 2.0]), np.array([0.03, 1.5, 1.0, np.nan, 0.8])
+    counts = np.array([9.0, 9.0, 9.0, 0.0, 9.0])
+    numbers = (different, same, different, counts, counts, np.full(5, 9.0))
+    return Contrast(*numbers, spread=np.full(5, 0.5), index={"head": (0, 1, 2, 3, 4)}, **more)
 
-    def order(found):
-        return found.index["head"]
 
-    assert order(heads().top()) == (1, 0, 2)  # the last one has no number
-    assert heads().top(1).effect_size == 1.0
-    assert order(heads().top(2, by="ratio")) == (0, 1)
-    assert order(heads().top(1, by="difference")) == (1,)
-    assert order(heads(q_value=np.array([0.9, 0.02, 0.01, 0.01])).top()) == (2, 1, 0)
-    # Equals go by effect size; what was not tested comes last.
-    assert order(heads(q_value=np.array([0.01, 0.01, np.nan, np.nan])).top()) == (1, 0, 2)
+def names(found):
+    return found.index["head"]
+
+
+def test_heads_are_ordered_by_the_end_of_their_interval_that_is_nearer_to_no_effect():
+    assert names(heads().top()) == (4, 1, 0, 2)  # by the size of the effect; one has no number
+    assert names(heads().top(2, by="ratio")) == (0, 1)
+    assert names(heads().top(1, by="difference")) == (1,)
+    ends = np.array([[0.02, 0.1], [-0.5, 2.0], [-0.1, 0.1], [np.nan, np.nan], [-3.0, -0.01]])
+    found = heads(effect_size_interval=ends, q_value=np.array([0.9, 0.01, 0.01, 0.01, 0.9]))
+    # Bounds 0.02, 0, 0 and 0.01; equal ones by effect sizes of 1 and 0; q-values say nothing of it.
+    assert names(found.top()) == (0, 4, 1, 2)
+    assert (names(found.top(towards=True)), names(found.top(towards=False))) == ((0,), (4,))
+    assert names(found.top(by="difference", towards=True)) == (0,)
     without = contrast([[0, 1, 4], [0, 3, 1], [0, 5, 0]], [[0, 1, 1], [0, 1, 1], [0, 1, 0]])
-    assert without.order().tolist() == [1, 0]  # without squares by the statistic
+    assert without.order().tolist() == [1, 0]  # without squares by the statistic: ratios of 3 and ¼
+    ends = np.array([[0.1, 0.3], [0.5, 9.0], [np.nan, np.nan]])
+    without = contrast([[0, 1, 4], [0, 3, 1], [0, 5, 0]], [[0, 1, 1], [0, 1, 1], [0, 1, 0]], interval=ends)
+    assert without.order().tolist() == [0, 1]  # the first is surely below 1
+
+
+def test_a_ratio_whose_denominator_may_be_0_is_printed_as_a_dash_with_the_difference():
+    ends = np.array([[1.5, np.inf], [1.2, 2.0], [np.nan, np.nan]])
+    found = contrast([[0, 4, 1], [0, 3, 2], [0, 1, -1]], [[0, 2, 2]] * 3, interval=ends)
+    shown = dashed(found.to_dataframe())
+    assert shown["ratio"].tolist() == ["– (difference 1.5)", "1.5", "– (difference 1)"]
+    assert found.to_dataframe()["ratio"].tolist() == [4, 1.5, -1]
+    assert "– (difference 1.5)" in repr(found)
+    assert dashed(found[1:2].to_dataframe())["ratio"].tolist() == [1.5]
 
 
 def test_where_p_value_and_interval_disagree_is_counted():
@@ -197,12 +215,12 @@ def test_matched_means_are_those_of_bins_that_hold_both_kinds_by_hand():
 
 
 def corpus(n, seed=0, shape=(2,)):
-    """Keys, sums, counts and squares (as if a single pair had all of them) of documents of different length."""
+    """Keys and rows of documents of different length, with squares as if a single pair had all of their scores."""
     generator = np.random.default_rng(seed)
     keys = generator.integers(-(2**63), 2**63 - 1, n)
     counts = generator.integers(1, 60, (n, 3)).astype(float)
     sums = np.exp(generator.normal(0, 0.3, (n, *shape, 3))) * counts.reshape(n, *(1 for _ in shape), 3)
-    return keys, sums, counts, np.square(sums[..., 1:]).sum(-1)
+    return keys, joined(sums, counts, np.square(sums[..., 1:]).sum(-1))
 
 
 def accumulated(parts, limit=4096):
@@ -214,57 +232,74 @@ def accumulated(parts, limit=4096):
 
 def assert_same_rows(one, other):
     assert (one.rows()[0] == other.rows()[0]).all()
-    for left, right in zip(one.rows()[1:], other.rows()[1:], strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-12)
+    np.testing.assert_allclose(one.rows()[1], other.rows()[1], rtol=1e-12)
 
 
 @pytest.mark.parametrize("limit", [4096, 50, 49, 7])
 def test_sums_by_source_depend_neither_on_batches_nor_on_order_nor_on_processes(limit):
-    keys, sums, counts, squares = corpus(50)
-    whole = accumulated([(keys, sums, counts, squares)], limit)
+    keys, rows = corpus(50)
+    whole = accumulated([(keys, rows)], limit)
     assert (whole.folded, len(whole) <= limit) == (limit < 50, True)
     totals = whole.total()
-    np.testing.assert_allclose(totals.sums, sums.sum(0), rtol=1e-12)
-    np.testing.assert_allclose(totals.counts, counts.sum(0), rtol=1e-12)
-    assert_same_rows(accumulated([(keys.view(np.uint64), sums, counts, squares)], limit), whole)
+    for found, given in zip((totals.sums, totals.counts, totals.squares), columns(rows), strict=True):
+        np.testing.assert_allclose(found, given.sum(0), rtol=1e-12)
+    assert_same_rows(accumulated([(keys.view(np.uint64), rows)], limit), whole)
     order = np.random.default_rng(1).permutation(50)
     bounds = itertools.pairwise((0, 3, 8, 41, 50))
-    parts = [tuple(part[order[a:b]] for part in (keys, sums, counts, squares)) for a, b in bounds]
+    parts = [(keys[order[a:b]], rows[order[a:b]]) for a, b in bounds]
     assert_same_rows(accumulated(parts, limit), whole)
-    # With few blocks, the first and third process have seen too few documents to fold, the last has not.
+    # With few rows, the first and third process have seen too few documents to fold, the last has not.
     one, two, three, four = (accumulated([part], limit) for part in parts)
     assert_same_rows(one + two + three + four, whole)
     assert_same_rows((four + three) + (two + one), whole)
 
 
-def test_what_has_the_same_key_adds_up_in_a_batch_and_over_batches_and_in_blocks():
-    keys, sums, counts, squares = corpus(9)
+def test_what_has_the_same_key_adds_up_in_a_batch_and_over_batches_and_in_folds():
+    keys, rows = corpus(9)
     keys[3] = keys[1]
-    total = accumulated([(keys, sums, counts, squares), (keys[:2], sums[:2], counts[:2], squares[:2])])
+    total = accumulated([(keys, rows), (keys[:2], rows[:2])])
     assert len(total) == 8
     place = total.rows()[0].tolist().index(int(keys[1]) % 2**64)
-    for found, given in zip(total.rows()[1:], (sums, counts, squares), strict=True):
-        np.testing.assert_allclose(found[place], 2 * given[1] + given[3])
+    np.testing.assert_allclose(total.rows()[1][place], 2 * rows[1] + rows[3])
     keys = np.array([1, 8, 15, 22, 29, 36, 2, 9, 100])  # modulo 7: 1 and 2 only, and 100 is 2 as well
-    many = accumulated([(keys[:8], sums[:8], counts[:8], squares[:8])], 7)
-    few = accumulated([(keys[8:], sums[8:], counts[8:], squares[8:])], 7)
+    many, few = accumulated([(keys[:8], rows[:8])], 7), accumulated([(keys[8:], rows[8:])], 7)
     assert (many.folded, few.folded) == (True, False)
     for merged in (few + many, many + few):
         assert merged.rows()[0].tolist() == [1, 2]
-        np.testing.assert_allclose(merged.rows()[1], [sums[:6].sum(0), sums[6:].sum(0)])
+        np.testing.assert_allclose(merged.rows()[1], [rows[:6].sum(0), rows[6:].sum(0)])
 
 
 def test_sums_by_source_refuse_shapes_and_limits_that_do_not_fit():
-    keys, sums, counts, squares = corpus(5)
-    total = accumulated([(keys, sums, counts, squares)])
-    with pytest.raises(ValueError, match="must keep their shapes"):
-        total.add(keys, sums[:, :1], counts, squares[:, :1])
-    with pytest.raises(ValueError, match="do not broadcast"):
-        SourceSums().add(keys, sums, np.ones((5, 4, 3)), squares)
+    keys, rows = corpus(5)
+    total = accumulated([(keys, rows)])
+    with pytest.raises(ValueError, match="must keep their shape"):
+        total.add(keys, rows[:, :1])
     with pytest.raises(ValueError, match="same limit"):
         total.merge(SourceSums(limit=5))
     with pytest.raises(ValueError, match="at least 1"):
         SourceSums(limit=0)
+
+
+def test_sources_align_by_their_keys_and_one_that_a_model_has_not_seen_is_without_pairs():
+    (_, rows), (_, others) = corpus(6), corpus(6, seed=1)
+    first, second = [5, 1, 9, 4, 2, 7], [1, 4, 8, 2, 9, 3]
+    there, back = aligned([accumulated([(np.array(first), rows)]), accumulated([(np.array(second), others)])])
+    for place, key in enumerate([1, 2, 3, 4, 5, 7, 8, 9]):
+        for found, keys, given in ((joined(*there), first, rows), (joined(*back), second, others)):
+            expected = given[keys.index(key)] if key in keys else np.zeros_like(given[0])
+            np.testing.assert_array_equal(found[place], expected)
+
+
+def test_folded_sources_align_with_those_of_as_many_rows_only():
+    (_, rows), (_, others) = corpus(40), corpus(10, seed=1)
+    folds = accumulated([(np.arange(40), rows)], 16)
+    few = accumulated([(np.arange(32, 42), others)], 16)
+    assert (folds.folded, few.folded) == (True, False)
+    one, other = (joined(*part) for part in aligned([folds, few]))
+    np.testing.assert_allclose(one[3], rows[[3, 19, 35]].sum(0))  # keys 3, 19 and 35 are in one row
+    np.testing.assert_array_equal(other[3], others[3])  # that of key 35
+    with pytest.raises(ValueError, match=r"as many rows, got \[16, 32\]: measure all models with the same"):
+        aligned([folds, accumulated([(np.arange(10), others)], 32)])
 
 
 # ---------------------------------------------------------------- intervals over sources
@@ -272,10 +307,11 @@ def test_sums_by_source_refuse_shapes_and_limits_that_do_not_fit():
 
 @pytest.mark.parametrize("statistic", ["ratio", "topic_ratio", "difference", "effect_size"])
 def test_the_interval_is_that_of_documents_drawn_one_by_one(statistic):
-    keys, sums, counts, _ = corpus(400, shape=())
+    keys, rows = corpus(400, shape=())
+    sums, counts, _ = columns(rows)
     squares = 1.5 * (sums[:, 1:] ** 2 / counts[:, 1:]).sum(-1)
-    total = accumulated([(keys, sums, counts, squares)])
-    _, *parts = total.rows()
+    total = accumulated([(keys, joined(sums, counts, squares))])
+    parts = columns(total.rows()[1])
     generator, values = np.random.default_rng(5), []
     for _ in range(2000):
         drawn = generator.integers(0, 400, 400)
@@ -289,7 +325,7 @@ def test_the_interval_is_that_of_documents_drawn_one_by_one(statistic):
 
 
 def test_heads_with_the_same_numbers_get_the_same_interval_whatever_shape_their_counts_have():
-    _, sums, counts, _ = corpus(30, shape=())
+    sums, counts, _ = columns(corpus(30, shape=())[1])
     stacked = np.stack([np.stack([sums, 2 * sums], 1)] * 3, 1)  # document, 3, 2, relation
     single = np.broadcast_to(interval_of_sources(sums, counts), (3, 2, 2))
     for held in (counts, np.broadcast_to(counts[:, None, None], stacked.shape), counts[:, None, None]):
@@ -298,11 +334,11 @@ def test_heads_with_the_same_numbers_get_the_same_interval_whatever_shape_their_
 
 def test_too_few_documents_have_no_interval_and_say_so():
     assert "no interval: 0 sources, at least 8 are needed" in SourceSums().contrast().reason
-    keys, sums, counts, squares = corpus(30, shape=())
-    found = accumulated([(keys[:7], sums[:7], counts[:7], squares[:7])]).contrast()
+    keys, rows = corpus(30, shape=())
+    found = accumulated([(keys[:7], rows[:7])]).contrast()
     assert found.reason == "no interval: 7 sources, at least 8 are needed"
-    counts[7:, 1] = sums[7:, 1] = 0
-    found = accumulated([(keys, sums, counts, squares)]).contrast()
+    rows[7:, [1, 4]] = 0
+    found = accumulated([(keys, rows)]).contrast()
     assert np.isnan(found.interval).all()
     assert "fewer than 8 sources have pairs" in found.reason
 

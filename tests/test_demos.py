@@ -74,9 +74,11 @@ def test_the_script_on_emergence_measures_text_beside_shuffled_text(tmp_path, ca
         paths = [tmp_path / "reports" / f"{name}, {kind}" for kind in ("text", "shuffled text")]
         text, shuffled = map(tp.load_report, paths)
         assert text.steps.tolist() == shuffled.steps.tolist() == emergence.QUICK.measured_steps
-        assert text.weights[0] == shuffled.weights[0]  # both begin with the same weights
-        assert text.weights[-1] != shuffled.weights[-1]
-        assert text.onsets(beyond=shuffled).to_string(index=False) in printed
+        assert (
+            text.curve("embeddings")[0].tolist() == shuffled.curve("embeddings")[0].tolist()
+        )  # the same weights
+        assert text.curve("embeddings")[-1, 0] != shuffled.curve("embeddings")[-1, 0]
+        assert repr(emergence.beyond(text, shuffled)) in printed
         assert f"{name} on shuffled text: held-out loss" in printed
 
 

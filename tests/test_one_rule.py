@@ -8,7 +8,7 @@ from real_text import minilm_folder
 from tokenizer_kinds import KINDS
 
 import topic_probe as tp
-from topic_probe.measure.text_attention import read_text_attention
+from topic_probe.show.text_attention import read_text_attention
 from topic_probe.text.batches import token_batches
 from topic_probe.text.documents import Counts, cut_documents
 
@@ -38,7 +38,7 @@ def test_all_take_the_same_tokens_for_words(kind):
     assert counted.words[counted.document_frequency > 0].tolist() == sorted(ids)
 
     model = small_bert(size)
-    overall = tp.measure_attention(model, topics, [document], n_permutations=0, n_resamples=0).overall
+    overall = tp.measure_attention(model, topics, [document], n_permutations=0).overall
     pairs = overall.n_same_word + overall.n_same_topic + overall.n_different_topic
     assert pairs == len(ids) ** 2  # one head, and every word sees every word
 

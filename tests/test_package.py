@@ -20,29 +20,25 @@ FILES = {
 
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
-storage options uncertainty words notices tables remote
-contrast paired report
+storage options estimate words remote
+contrast sums report
 topics.builtin topics.incidence topics.lists topics.lookup topics.topics topics
 text text.documents text.batches text.encoder text.same_texts text.corpus
 text.lda text.cooccurrence text.word_tokenizer
-toy toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.gradients
+toy toy.world toy.theory.value toy.theory.attention toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
-toy.model toy.word_attention toy.agreement toy.landscape toy.exact
-lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
-lens.editable lens.edit lens.check lens.opening
-measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.sums measure.accumulators
-measure.doubt measure.parts measure.folder measure.engine measure.heads measure.patterns
-measure.nulls
-measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
-measure.outcomes measure.effects measure.ablation measure.knockout
+toy.model toy.word_attention toy.agreement toy.landscape
+lens lens.sites lens.running lens.interface lens.trial lens.weights lens.hooked lens.points lens.host
+lens.edit lens.check lens.opening
+measure measure.options measure.words measure.matrix measure.pairs measure.parts measure.folder measure.documents
+measure.ask measure.permuted measure.word_variance measure.heads measure.attention_sums measure.attention measure.pool
+measure.embeddings measure.matched measure.weights
+measure.effects measure.interventions
 measure.same_words measure.comparison
 train train.bert train.history train.toy train.text train.stages
-series series.files series.checkpoints series.check series.onsets series.sums series.measured
-series.probe series.whole
-show show.style show.bars show.blocks show.curves show.heads show.landscape show.effects show.series
-show.comparison
-show.figures
-show.page show.attention_page
+series series.checkpoints series.curves series.measured
+show show.style show.figures show.plots
+show.page show.text_attention show.attention_page show.gallery
 paper.claims paper.recipe paper
 show.results_page
 paper.trainings paper.toys paper.pretrained paper.two_stages paper.tables

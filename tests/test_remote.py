@@ -17,7 +17,8 @@ from loopback_hub import Hub, first
 from real_text import minilm_folder, topics_by_hand
 
 import topic_probe as tp
-from topic_probe.lens import capture
+from topic_probe.lens.host import facts_of
+from topic_probe.lens.weights import word_embeddings
 from topic_probe.text.corpus import WIKIPEDIA
 from topic_probe.topics.lookup import tokenizer_hash
 
@@ -42,9 +43,9 @@ def prepare():
 def seen_of(model):
     """By what a model and its tokenizer are known, with what a report says where they are from."""
     return (
-        capture.word_embeddings(model).double().sum().item(),
+        word_embeddings(model).double().sum().item(),
         None if model.tokenizer is None else tokenizer_hash(model.tokenizer),
-        capture.facts(model).description["revision"],
+        facts_of(model).description["revision"],
     )
 
 

@@ -45,18 +45,17 @@ def fit():
 MADE = {
     "agreement": lambda: tp.measure_agreement(tp.build_toy(TOY), loss="squared", n_documents=20),
     "attention": lambda: tp.measure_attention(small_runs.model(), TOPICS, DOCUMENTS, n_permutations=9),
-    "checkpoints": lambda: tp.check_checkpoints(tp.Checkpoints.from_history(measured())),
     "comparison": lambda: tp.compare_reports({"one": embeddings(), "other": embeddings()}),
     "co-occurrence": counts,
     "dynamics": lambda: tp.measure_dynamics(measured()),
-    "effects": lambda: tp.measure_ablation(small_runs.model(), TOPICS, DOCUMENTS, n_matched=3, heads=1),
+    "effects": lambda: tp.measure_ablation(small_runs.model(), TOPICS, DOCUMENTS, sets={"one": "0.0"}, n_matched=3),
     "embeddings": embeddings,
     "history": measured,
     "landscape": lambda: tp.measure_landscape(TOY.world, tp.Masking(), alphas=np.ones(1), betas=np.array([1.0, 2.0])),
     "matched": lambda: tp.measure_matched(small_runs.model(), TOPICS, cooccurrence=counts(), min_documents=1),
     "matrix": lambda: embeddings().matrices,
     "series": lambda: tp.measure_series(
-        tp.Checkpoints.from_history(measured()), TOY.world.topics, measure=["embeddings"], n_resamples=0
+        {n: tp.build_toy(TOY, seed=n) for n in range(3)}, TOY.world.topics, measure=["embeddings"], n_resamples=0
     ),
     "topic fit": fit,
     "topics": lambda: TOPICS,
@@ -72,45 +71,32 @@ def test_every_kind_of_report_is_here():
 
 @pytest.mark.parametrize("kind", MADE)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of measurements that are too small to say anything
-def test_whatever_is_saved_comes_back_is_not_overwritten_unasked_and_has_no_changed_byte(kind, tmp_path):
-    report, folder, generator = MADE[kind](), tmp_path / "out", np.random.default_rng(0)
+def test_whatever_is_saved_comes_back_is_not_overwritten_unasked_and_noticed_where_it_was_cut(kind, tmp_path):
+    report, folder = MADE[kind](), tmp_path / "out"
     report.save(folder)
     assert tp.load_report(folder) == report
     assert type(tp.load_report(folder)) is type(report)
     assert repr(tp.load_report(folder)) == repr(report)
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
     with pytest.raises(FileExistsError, match="not overwritten unasked"):
         report.save(folder)
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    assert file.read_bytes() == whole
     report.save(folder, overwrite=True)
     assert tp.load_report(folder) == report
-    for file in folder.iterdir():
-        whole = file.read_bytes()
-        damaged = [whole[: len(whole) // 2], whole + b"\n"]
-        for place in [0, len(whole) // 2, len(whole) - 1, *generator.integers(len(whole), size=20)]:
-            bit = 1 << int(generator.integers(8))
-            damaged.append(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
-        for content in damaged:
-            file.write_bytes(content)
-            with pytest.raises(ValueError, match=file.name):
-                tp.load_report(folder)
-        file.unlink()
-        with pytest.raises(FileNotFoundError):
+    for content in (whole[: len(whole) // 2], whole + b"\n", b""):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=f"{file.name} is not whole"):
             tp.load_report(folder)
-        file.write_bytes(whole)
-    assert tp.load_report(folder) == report
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        tp.load_report(folder)
 
 
-def test_every_kind_of_report_is_here_and_no_other_kind_is_loaded_in_place_of_one(tmp_path):
-    public = [getattr(tp, name) for name in tp.__all__]
-    kinds = {each.kind for each in public if isinstance(each, type) and issubclass(each, Report)}
-    assert kinds | {"topics"} == set(MADE)
+def test_no_other_kind_is_loaded_in_place_of_one(tmp_path):
     embeddings().save(tmp_path / "embeddings")
     with pytest.raises(ValueError, match=r"holds 'embeddings', not 'attention'"):
         tp.AttentionReport.load(tmp_path / "embeddings")
-    TOPICS.save(tmp_path / "topics")
-    with pytest.raises(FileExistsError, match="one of another kind"):
-        embeddings().save(tmp_path / "topics", overwrite=True)
 
 
 # --- Ctrl-C ------------------------------------------------------------------------------------------

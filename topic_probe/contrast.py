@@ -7,26 +7,26 @@ analyzer brings scores, this module brings the arithmetic.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int8, Int64, UInt64
+from jaxtyping import Float64, Int8, Int64
 from torch import Tensor
 
-from topic_probe.options import check_value
-from topic_probe.tables import as_text
-from topic_probe.uncertainty import (
-    Beside,
+from topic_probe.estimate import (
+    MIN_UNITS,
+    Compared,
+    Estimate,
+    Paired,
     Statistic,
-    Terms,
     divide,
-    effect_size,
-    no_interval_reason,
-    source_interval,
+    extra_variance,
+    jackknife,
     standard_deviation,
-    variance_shares,
 )
+from topic_probe.options import check_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -238,8 +238,11 @@ class Contrast:
         names = {name: tuple(np.array(cells, dtype=object)[first]) for name, cells in self.index.items()}
         return Contrast(**picked | {"index": names})
 
-    def top(self, n: int = 5, *, by: Ranking = "evidence") -> "Contrast":
-        """The n cells with the strongest evidence, strongest first; cells without a number are never among them.
+    def top(self, n: int = 5, *, by: Ranking = "evidence", towards: bool | None = None) -> "Contrast":
+        """The first n cells in `order`; with ``towards`` only those that turn towards words of their topic, or away.
+
+        A cell turns towards them where its interval is above no difference, away where it is below: that of the effect
+        size, or where that is not known that of ``statistic``.
 
         Example:
             >>> import numpy as np
@@ -248,25 +251,37 @@ class Contrast:
             >>> heads.top(2, by="ratio").index, heads.top(2).ratio.tolist()
             ({'head': (1, 2)}, [3.0, 2.0])
         """
-        return self[self.order(by)[:n]]
+        order = self.order(by)
+        if towards is not None:
+            low, high = self._from_nothing[1].T
+            order = order[(low > 0 if towards else high < 0)[order]]
+        return self[order[:n]]
 
     def order(self, by: Ranking = "evidence") -> Int64[np.ndarray, " cell"]:
         """The cells that have a number, from first to last.
 
-        "evidence" goes by q-value, lowest first, and among equals (all of them where there are no q-values) by effect
-        size, highest first; by ``statistic`` where no effect size is known. A ratio of tiny means is large by chance,
-        so it is no evidence; ``by="ratio"`` goes by it all the same. q-values of two-sided tests call heads that turn
-        away from words of a topic, too.
+        "evidence" goes by the bound of the interval of the effect size that is nearer to no effect, which is 0 where
+        the interval holds 0, and among equals (all, where there are no intervals) by the size of the effect: what is
+        surely large comes first, in either direction. By ``statistic`` where no effect size is known. Everything else
+        goes by that number, highest first: a ratio of tiny means is large by chance.
         """
         if len(self.shape) != 1:
             raise ValueError(f"top needs a row of cells, this contrast has shape {self.shape}")
-        number = check_value("by", by, Ranking)
-        if by == "evidence":
-            number = self.statistic if self.spread is None else "effect_size"
-        values = getattr(self, number)
-        q = self.q_value if by == "evidence" and self.q_value is not None else np.zeros(len(self))
-        order = np.lexsort((-values, q))  # NaN comes last
-        return np.asarray(order[np.isfinite(values[order])])
+        if check_value("by", by, Ranking) != "evidence":
+            values = getattr(self, by)
+            order = np.argsort(-values, kind="stable")
+            return np.asarray(order[np.isfinite(values[order])])
+        number, ends = self._from_nothing
+        bound = np.nan_to_num(np.maximum(np.maximum(ends[:, 0], -ends[:, 1]), 0))
+        order = np.lexsort((-np.abs(number), -bound))
+        return np.asarray(order[np.isfinite(number[order])])
+
+    @property
+    def _from_nothing(self) -> tuple[np.ndarray, np.ndarray]:
+        """The number that cells are ordered by, less what it is where topics make no difference, and its interval."""
+        name = self.statistic if self.spread is None else "effect_size"
+        nothing = 1.0 if name.endswith("ratio") else 0.0
+        return np.asarray(getattr(self, name)) - nothing, self.interval_of(name) - nothing
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Contrast):
@@ -314,7 +329,9 @@ class Contrast:
 
     def __repr__(self) -> str:
         axes = {f"axis {axis}": cells.ravel() for axis, cells in enumerate(np.indices(self.shape))}
-        table = as_text(self.to_dataframe(self.index or axes), max_rows=20)
+        # By name, because reports hold contrasts.
+        as_text = import_module("topic_probe.report").as_text
+        table = as_text(self.to_dataframe(self.index or axes))
         return f"Contrast{self.shape or ''}\n{table}" + (f"\n({self.reason})" if self.reason else "")
 
 
@@ -331,157 +348,47 @@ def side_by_side(parts: Sequence[Contrast], index: Mapping[str, tuple[Any, ...]]
     return Contrast(**joined | {"index": index})
 
 
-class SourceSums:
-    """Pair sums kept per source (all that was cut from one text or article), so that an interval can resample them.
+def dashed(table: "pd.DataFrame") -> "pd.DataFrame":
+    """A table of contrasts as it is printed: "–" for a ratio whose denominator may be 0, with the difference."""
+    table = table.copy()
+    for name in ("ratio", "topic_ratio"):
+        if {name, f"{name}_low", "difference"} <= {*table}:
+            low, high = table[f"{name}_low"], table[f"{name}_high"]
+            unclear = np.isinf(low) | np.isinf(high) | (low.isna() & (table["different_topic"] <= 0))
+            if unclear.any():
+                rows = zip(unclear, table[name], table["difference"], strict=True)
+                table[name] = [
+                    f"– (difference {less:.4g})" if open_ else f"{ratio:.4g}" for open_, ratio, less in rows
+                ]
+    return table
 
-    A source is known by a 64-bit hash; what has the same hash adds up. Once there are more than ``limit`` different
-    ones, they are kept as blocks (hash modulo limit), so memory stays flat. What comes out does not depend on the
-    order of documents, on batches, or on the parts that they were measured in.
 
-    Args:
-        limit: how many blocks there are.
-        shape: of the sums of a source, without relations, where that is to be known before there is one.
+# ---------------------------------------------------------------------------- over sources
+
+
+class Beside(NamedTuple):
+    """What there is of a number's variance beside that of its sources; of a ratio, of its logarithm.
+
+    NaN where it is not known, and then there is no interval.
+
+    Attributes:
+        words: what words bring.
+        fits: what fits of topics bring.
+        of_both: the variance of these variances themselves, of both together.
     """
 
-    def __init__(self, limit: int = 4096, *, shape: tuple[int, ...] = ()) -> None:
-        if limit < 1:
-            raise ValueError(f"limit is the number of blocks to keep and must be at least 1, got {limit}")
-        self.limit = limit
-        self._sums = self._counts = np.zeros((0, *shape, 3))
-        self.clear()
+    words: Numbers
+    fits: Numbers
+    of_both: Numbers
 
-    def clear(self) -> None:
-        """Hold nothing, as in the beginning."""
-        self.folded = False
-        self._rows: dict[int, int] = {}
-        self._sums, self._counts = (np.zeros((0, *part.shape[1:])) for part in (self._sums, self._counts))
-        self._squares = np.zeros(self._sums.shape[:-1])
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the sums of a source, without relations."""
-        return self._sums.shape[1:-1]
-
-    def __len__(self) -> int:
-        """Number of sources, or of blocks of sources once they have been folded."""
-        return len(self._rows)
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """How many sources there are, for the provenance of a report; blocks of them where they have been folded."""
-        return {"sources": len(self), "sources_in_blocks": self.folded}
-
-    def add(
-        self,
-        keys: Int64[np.ndarray, "source"] | UInt64[np.ndarray, "source"],
-        sums: Float64[np.ndarray, "source *shape 3"],
-        counts: Float64[np.ndarray, "source *count_shape 3"],
-        squares: Float64[np.ndarray, "source *shape"],
-    ) -> None:
-        """Add up the sums of documents, each under the key of its source.
-
-        ``counts`` broadcasts against one document's sums: [source, relation] where heads share their pairs. Squares are
-        those of `PairSums`.
-        """
-        if not len(keys):
-            return
-        shape, count_shape = sums.shape[1:], counts.shape[1:]
-        if not self._rows:
-            axes = zip(count_shape[::-1], shape[::-1], strict=False)
-            if len(count_shape) > len(shape) or any(n not in (1, length) for n, length in axes):
-                raise ValueError(f"counts of shape {count_shape} do not broadcast to sums of shape {shape}")
-            self._sums, self._counts = np.zeros((0, *shape)), np.zeros((0, *count_shape))
-            self._squares = np.zeros((0, *shape[:-1]))
-        held = self._sums.shape[1:], self._counts.shape[1:]
-        if (shape, count_shape) != held:
-            raise ValueError(
-                f"sums and counts of one document must keep their shapes {held}, got {(shape, count_shape)}"
-            )
-        unsigned = keys.astype(np.int64).view(np.uint64) if keys.dtype == np.int64 else keys
-        rows = self._take_rows([key % self.limit if self.folded else key for key in unsigned.tolist()])
-        if not self.folded and len(self._rows) > self.limit:
-            self._fold()
-            rows = self._take_rows([key % self.limit for key in unsigned.tolist()])
-        np.add.at(self._sums, rows, sums)
-        np.add.at(self._counts, rows, counts)
-        np.add.at(self._squares, rows, squares)
-
-    def _take_rows(self, keys: list[int]) -> list[int]:
-        """The row of every key, with new rows of zeros for new keys."""
-        rows = [self._rows.setdefault(key, len(self._rows)) for key in keys]
-        missing = len(self._rows) - len(self._sums)
-        if missing > 0:
-            # Doubled as far as there may be so many, so that adding documents one by one stays linear.
-            more = max(missing, min(len(self._sums), self.limit - len(self._sums)))
-            self._sums, self._counts, self._squares = (
-                np.concatenate([part, np.zeros((more, *part.shape[1:]))])
-                for part in (self._sums, self._counts, self._squares)
-            )
-        return rows
-
-    def _fold(self) -> None:
-        kept = self.rows()
-        self.folded, self._rows = True, {}
-        if len(kept[0]):
-            self.add(*kept)
-
-    def merge(self, other: "SourceSums") -> None:
-        """Add what another process has seen; the order of merging does not matter."""
-        if self.limit != other.limit:
-            raise ValueError(f"both sides need the same limit, got {self.limit} and {other.limit}")
-        if other.folded and not self.folded:
-            self._fold()
-        if len(other):
-            self.add(*other.rows())
-
-    def __add__(self, other: "SourceSums") -> "SourceSums":
-        total = SourceSums(self.limit)
-        total.merge(self)
-        total.merge(other)
-        return total
-
-    def rows(
-        self,
-    ) -> tuple[
-        UInt64[np.ndarray, "source"],
-        Float64[np.ndarray, "source *shape 3"],
-        Float64[np.ndarray, "source *count_shape 3"],
-        Float64[np.ndarray, "source *shape"],
-    ]:
-        """Keys, sums, counts and squares, sorted by key so that nothing depends on the order of documents."""
-        keys = sorted(self._rows)
-        order = [self._rows[key] for key in keys]
-        return np.array(keys, np.uint64), self._sums[order], self._counts[order], self._squares[order]
-
-    def restore(
-        self,
-        keys: UInt64[np.ndarray, "source"],
-        sums: Float64[np.ndarray, "source *shape 3"],
-        counts: Float64[np.ndarray, "source *count_shape 3"],
-        squares: Float64[np.ndarray, "source *shape"],
-        *,
-        folded: bool,
-    ) -> None:
-        """Hold what had these ``rows``, and nothing else; ``folded`` says whether they are blocks of sources."""
-        self.clear()
-        self.folded = folded
-        self.add(keys, sums, counts, squares)
-
-    def total(self) -> PairSums:
-        """The sums, counts and squares over all sources."""
-        sums, counts, squares = (np.asarray(part.sum(0)) for part in self.rows()[1:])
-        return PairSums(sums, counts, squares)
-
-    def contrast(
-        self,
-        *,
-        statistic: Statistic = "ratio",
-        confidence: float | None = 0.95,
-        beside: Callable[[str], Beside] | None = None,
-    ) -> Contrast:
-        """The contrast over all sources, as `contrast_of_sources` has it."""
-        rows = self.rows()[1:]
-        return contrast_of_sources(*rows, statistic=statistic, confidence=confidence, beside=beside)
+    def crossed(self, estimate: Estimate) -> Estimate:
+        """An estimate that varies with these, too."""
+        scale = 1.0 if estimate.quotient is None else np.where(estimate.log, 1.0, estimate.value**2)
+        # The degrees of freedom of both together are Satterthwaite's, whatever share of their variance each has.
+        df = divide(2 * (self.words**2 + self.fits**2), np.asarray(self.of_both))
+        df = np.where(np.asarray(self.of_both) == 0, np.inf, df)
+        words, fits = np.asarray(self.words * scale), np.asarray(self.fits * scale)
+        return estimate.crossed(extra_variance("words", words, df), extra_variance("fits", fits, df))
 
 
 def contrast_of_sources(
@@ -495,94 +402,113 @@ def contrast_of_sources(
 ) -> Contrast:
     """The contrast over all sources, with its intervals; ``confidence=None`` leaves intervals out.
 
-    Intervals are those of `topic_probe.uncertainty.source_interval`. NaN where there is none: fewer than eight sources
-    with pairs of both kinds, or a ratio to a mean that is around 0 or below. ``beside`` gives the variance of a
-    statistic, or of "effect_size", that is not due to sources.
+    ``beside`` gives the variance of a statistic, or of "effect_size", that is not due to sources.
     """
     total = PairSums(sums.sum(0), counts.sum(0), np.asarray(squares.sum(0)))
     if confidence is None:
         return total.contrast(statistic=statistic)
-    known = {} if beside is None else {name: beside(name) for name in (statistic, "effect_size")}
-    interval = interval_of_sources(
-        sums, counts, statistic=statistic, confidence=confidence, beside=known.get(statistic)
-    )
-    note = no_interval_reason(interval, len(sums), "sources")
-    of_effect = interval_of_sources(
-        sums, counts, squares, confidence=confidence, beside=known.get("effect_size")
-    )
+    estimate = estimate_of_sources(sums, counts, statistic=statistic)
+    effect_size = estimate_of_sources(sums, counts, squares)
     shares = None
-    if statistic in known:
-        number = OfSources.of(sums, counts, statistic=statistic)
-        shares = variance_shares(number.terms, number.sums, known[statistic])
+    if beside is not None:
+        estimate, effect_size = (
+            beside(statistic).crossed(estimate),
+            beside("effect_size").crossed(effect_size),
+        )
+        parts = np.stack([factor.squares for factor in estimate.factors], -1)
+        shares = divide(parts, parts.sum(-1, keepdims=True))
+    interval = estimate.interval(confidence)
     return total.contrast(
-        note=note,
+        note=no_interval_reason(interval, len(sums), "sources"),
         statistic=statistic,
         interval=interval,
-        effect_size_interval=of_effect,
+        effect_size_interval=effect_size.interval(confidence),
         variance_shares=shares,
     )
 
 
-def interval_of_sources(
+def estimate_of_sources(
     sums: Float64[np.ndarray, "source *shape 3"],
     counts: Float64[np.ndarray, "source *count_shape 3"],
     squares: Float64[np.ndarray, "source *shape"] | None = None,
     *,
     statistic: Statistic = "ratio",
-    confidence: float = 0.95,
-    beside: Beside | None = None,
-) -> Float64[np.ndarray, "*shape 2"]:
-    """The interval [..., low and high] of a statistic of the pooled means; counts that heads share may stand once.
+    positive: Any = None,
+) -> Estimate:
+    """A statistic of the pooled means as it varies with sources (`jackknife`); given squares, the effect size.
 
-    Given squares, it is that of the effect size.
+    Numbers of pairs that heads share may stand once. Ratios are taken by their logarithms where no score is negative,
+    or as ``positive`` says.
     """
-    number = OfSources.of(sums, counts, squares, statistic=statistic)
-    return source_interval(
-        number.terms,
-        number.sums,
-        number.pairs,
-        positive=number.positive,
-        confidence=confidence,
-        beside=beside,
+    missing = (1,) * (sums.ndim - counts.ndim)
+    counts = np.broadcast_to(counts.reshape(len(counts), *missing, *counts.shape[1:]), sums.shape)
+    check_value("statistic", statistic, Statistic)
+    (same, different), pairs = (
+        (part[..., 1] + (part[..., 0] if statistic == "topic_ratio" else 0.0), part[..., 2])
+        for part in (sums, counts)
     )
 
+    def terms(same: Any, different: Any, n_same: Any, n_different: Any, *both: Any) -> tuple[Any, Any]:
+        above, below = divide(same, n_same), divide(different, n_different)
+        if both:
+            spread = standard_deviation(same + different, n_same + n_different, *both)
+            return divide(above - below, spread), None
+        return (above - below, None) if statistic == "difference" else (above, below)
 
-class OfSources(NamedTuple):
-    """A number that follows from sums pooled over sources: what `topic_probe.uncertainty.source_interval` wants."""
+    if positive is None:
+        positive = (np.minimum(same, different) >= 0).all(0, keepdims=True)
+    more = [] if squares is None else [squares]
+    return jackknife(terms, (same, different, *pairs, *more), pairs, positive=positive)
 
-    terms: Terms
-    sums: Sequence[Float64[np.ndarray, "source *shape"]]
-    pairs: Sequence[Float64[np.ndarray, "source *shape"]]
-    positive: Bool[np.ndarray, "1 *shape"]
 
-    @classmethod
-    def of(
-        cls,
-        sums: Float64[np.ndarray, "source *shape 3"],
-        counts: Float64[np.ndarray, "source *count_shape 3"],
-        squares: Float64[np.ndarray, "source *shape"] | None = None,
-        *,
-        statistic: Statistic = "ratio",
-    ) -> "OfSources":
-        """A statistic of the pooled means; given squares, the effect size."""
-        missing = (1,) * (sums.ndim - counts.ndim)
-        counts = np.broadcast_to(counts.reshape(len(counts), *missing, *counts.shape[1:]), sums.shape)
-        scores, pairs = _terms(sums, statistic), _terms(counts, statistic)
+def interval_of_sources(
+    *rows: np.ndarray, confidence: float = 0.95, **options: Any
+) -> Float64[np.ndarray, "*shape 2"]:
+    """The interval of `estimate_of_sources`."""
+    return estimate_of_sources(*rows, **options).interval(confidence)
 
-        def terms(
-            same: np.ndarray,
-            different: np.ndarray,
-            n_same: np.ndarray,
-            n_different: np.ndarray,
-            *both: np.ndarray,
-        ) -> tuple[np.ndarray, np.ndarray | None]:
-            if both:
-                return effect_size(same, n_same, different, n_different, *both), None
-            above, below = divide(same, n_same), divide(different, n_different)
-            return (above - below, None) if statistic == "difference" else (above, below)
 
-        positive = (np.minimum(*scores) >= 0).all(0, keepdims=True)
-        return cls(terms, (*scores, *pairs, *([] if squares is None else [squares])), pairs, positive)
+def paired_sources(
+    every: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    *,
+    statistic: Compared = "ratio",
+    confidence: float = 0.95,
+) -> Paired:
+    """A statistic of several models whose sums, counts and squares are `aligned` by source.
+
+    Ratios are taken by their logarithms where no score of any model is negative.
+    """
+    check_value("statistic", statistic, Compared)
+    positive = all(bool((sums[..., 1:] >= 0).all()) for sums, _, _ in every)
+    kind: Statistic = "difference" if statistic == "effect_size" else statistic
+    estimates = [
+        estimate_of_sources(
+            sums, counts, squares if statistic == "effect_size" else None, statistic=kind, positive=positive
+        )
+        for sums, counts, squares in every
+    ]
+    return Paired(estimates, confidence)
+
+
+def no_interval_reason(interval: Float64[np.ndarray, "*shape 2"], n_units: int, what: str) -> str | None:
+    """Why cells of an interval are NaN, or None if all have one."""
+    if not np.isnan(interval).any():
+        return None
+    if n_units < MIN_UNITS:
+        few = f"{n_units} {what}"
+        if n_units == 1 and what == "sources":
+            few = "one text or article cannot show how others would differ"
+        return f"no interval: {few}, at least {MIN_UNITS} are needed"
+    return f"no interval where fewer than {MIN_UNITS} {what} have pairs or the different-topic mean is near 0"
+
+
+def with_interval(value: float, interval: Float64[np.ndarray, "2"] | tuple[float, float]) -> str:
+    """A number as people read it, with its interval if it has one."""
+    low, high = interval
+    return f"{value:.4g}" if np.isnan([low, high]).any() else f"{value:.4g} [{low:.4g}, {high:.4g}]"
+
+
+# ---------------------------------------------------------------------------- matched
 
 
 def matched_means(
@@ -632,17 +558,6 @@ def matched_contrast(
     same_word, n_same_word = sums[..., 0].sum(-1), counts[..., 0].sum(-1)
     means, numbers = (divide(same_word, n_same_word), same, different), (n_same_word, n_same, n_different)
     return Contrast(*means, *numbers, spread=matched_spread(sums, counts, squares), **uncertainty)
-
-
-def _terms(
-    by_relation: Float64[np.ndarray, "*shape 3"], statistic: Statistic
-) -> tuple[Float64[np.ndarray, "*shape"], Float64[np.ndarray, "*shape"]]:
-    """Sums (or counts) above and below the line of a statistic."""
-    check_value("statistic", statistic, Statistic)
-    same = by_relation[..., 1]
-    if statistic == "topic_ratio":
-        same = same + by_relation[..., 0]
-    return same, by_relation[..., 2]
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -12,25 +12,16 @@ WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 
 
 def fetch_model(name: str, revision: str | None = None, *, weights: bool = True) -> Path:
-    """The folder on this machine with the files of a model, whose name is their commit.
+    """The folder on this machine with the files of OWNER/NAME, all of the commit that is the folder's name.
 
-    The commit that the revision means is asked for once, and all files are of it. Where the hub does not answer, it is
-    that of an earlier download.
-
-    Args:
-        name: OWNER/NAME.
-        revision: a commit, branch or tag.
-        weights: whether weights are needed, too.
-
-    Raises:
-        OSError: where there is no such name or revision, nobody may read it, or nothing comes.
+    Where the hub does not answer, it is the commit of an earlier download. OSError where nothing comes.
     """
     from huggingface_hub import snapshot_download
 
-    with hub_errors(name, _WITHOUT_HUB.format(name=name)):
-        folder = Path(
-            snapshot_download(name, revision=revision, allow_patterns=_SMALL, ignore_patterns="*/*")
-        )
+    remedy = f"Without a network, fetch the files elsewhere (`hf download {name} --local-dir FOLDER`) and open these"
+    with hub_errors(name, remedy):
+        known = snapshot_download(name, revision=revision, allow_patterns=_SMALL, ignore_patterns="*/*")
+        folder = Path(known)
         for pattern in WEIGHTS if weights else ():
             snapshot_download(name, revision=folder.name, allow_patterns=pattern, ignore_patterns="*/*")
             if any(folder.glob(pattern)):
@@ -38,14 +29,8 @@ def fetch_model(name: str, revision: str | None = None, *, weights: bool = True)
     return folder
 
 
-_WITHOUT_HUB = (
-    "Without a network, fetch the files elsewhere (`hf download {name} --local-dir FOLDER`), copy the folder here and "
-    "open it by its path"
-)
-
-
 @contextmanager
-def hub_errors(name: str, without_hub: str) -> Iterator[None]:
+def hub_errors(name: str, remedy: str) -> Iterator[None]:
     """Context manager: whatever goes wrong becomes an OSError that names what was asked for and says what to do."""
     try:
         yield
@@ -53,5 +38,5 @@ def hub_errors(name: str, without_hub: str) -> Iterator[None]:
         said = " ".join(str(error).split()) or type(error).__name__
         raise OSError(
             f"cannot load {name!r} from the Hugging Face hub: {said} — names there are OWNER/NAME, and what is private "
-            f"or gated needs a login (`hf auth login`). {without_hub}."
+            f"or gated needs a login (`hf auth login`). {remedy}."
         ) from error

@@ -1,24 +1,23 @@
 """What a measurement hands back: a frozen record with its provenance, a table, and a way to disk and back."""
 
+import json
 import math
 import os
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from topic_probe import storage
-from topic_probe.contrast import Contrast
-from topic_probe.options import checked
-from topic_probe.tables import as_text, number
+from topic_probe.contrast import Contrast, dashed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,15 +31,10 @@ _MODULES = {
     "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history", "topic fit": "text.lda",
     "effects": "measure.effects",
     "co-occurrence": "text.cooccurrence", "comparison": "measure.comparison",
-    "topics": "topics.topics", "checkpoints": "series.check", "series": "series.measured",
+    "topics": "topics.topics", "series": "series.measured",
     "recipe": "paper.recipe",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
-
-Verdict = Literal["error", "does not hold", "undecided", "also without", "holds", "not checked"]
-"""What may be said of a claim, in the order in which it is shown: what a reader must not miss comes first."""
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-
 _PACKAGES = ("topic-probe", "torch", "transformers", "transformer-lens", "numpy")
 
 
@@ -48,27 +42,19 @@ class Report(ABC):
     """Base of the frozen results of measurements.
 
     A subclass names its kind, ``class EmbeddingReport(Report, kind="embeddings")``, is decorated with
-    ``@dataclass(frozen=True, eq=False, repr=False)`` and has a field ``provenance``. Its fields may be
-    numbers, text, None, arrays, tensors, Contrasts, other reports, and tuples, lists and dicts of these; one that has
-    others says in ``_to_saved`` and ``_from_saved`` how they are kept.
+    ``@dataclass(frozen=True, eq=False, repr=False)`` and has a field ``provenance``. Its fields may be numbers, text,
+    None, arrays, tensors, Contrasts, other reports, and tuples, lists and dicts of these.
 
     Attributes:
         kind: What it is on disk.
-        figure: Its main figure, as "module:function" of `topic_probe.show`; None where it has none.
         provenance: Where its numbers come from.
     """
 
     kind: ClassVar[str]
-    figure: ClassVar[str | None] = "bars:contrast_bars"
     provenance: Mapping[str, Any]
 
     def __init_subclass__(cls, *, kind: str, **options: Any) -> None:
         super().__init_subclass__(**options)
-        known = _KINDS.get(kind)
-        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise TypeError(
-                f"the report kind {kind!r} already belongs to {known.__qualname__}: choose another"
-            )
         cls.kind = kind
         _KINDS[kind] = cls
 
@@ -79,33 +65,23 @@ class Report(ABC):
     def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
         """The main figure of this report, on ``ax`` or on a figure of its own; ``.figure.savefig(...)`` saves it.
 
-        ``figure`` names it; `topic_probe.show.figures` has all others.
+        `topic_probe.figures` has the functions that draw. ValueError where a report has nothing to draw.
         """
-        if self.figure is None:
-            raise ValueError(f"a {type(self).__name__} has no figure: print it, or take its to_dataframe()")
         # By name, because a report knows nothing of figures: they are drawn by a layer above that knows all reports.
-        module, function = self.figure.split(":")
-        axes: Axes = getattr(import_module(f"topic_probe.show.{module}"), function)(self, ax, **options)
+        axes: Axes = import_module("topic_probe.show.plots").plot(self, ax, **options)
         return axes
 
     def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """The folder with the report (JSON and safetensors), whole or absent.
-
-        A folder that holds anything is only replaced with ``overwrite=True``, and only if it is a report.
-        """
-        content, arrays = self._to_saved()
-        return storage.save(directory, self.kind, content, arrays, overwrite=overwrite)
+        """The folder with the report in a file, whole or absent; one that is there is replaced with ``overwrite``."""
+        return storage.save(directory, self.kind, *self._to_saved(), overwrite=overwrite)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "Self":
         """The report of this kind in a folder; `load_report` takes one of any kind."""
-        saved = storage.load(directory, cls.kind)
-        try:
-            return cls._from_saved(saved.content, saved.arrays)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"{saved.path} does not describe a {cls.__name__} ({error}): save it again"
-            ) from error
+        report = load_report(directory)
+        if not isinstance(report, cls):
+            raise ValueError(f"{directory} holds {report.kind!r}, not {cls.kind!r}")
+        return report
 
     def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """JSON content and named arrays that together hold everything."""
@@ -118,76 +94,61 @@ class Report(ABC):
         return cls(**decode(content, arrays))
 
     def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
+        if not isinstance(other, Report) or type(self) is not type(other):
             return NotImplemented
-        return _equal(_content(self), _content(other))
+        (content, arrays), (others, other_arrays) = self._to_saved(), other._to_saved()
+        # As text, where NaN equals NaN.
+        return json.dumps(content, sort_keys=True) == json.dumps(others, sort_keys=True) and all(
+            _same(array, other_arrays[name]) for name, array in arrays.items()
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
-    def to_text(self, *, wide: bool = False) -> str:
-        """What ``print`` shows: tables and notes to them; all columns of the tables with ``wide``."""
-        tables = (
-            f"{heading}\n{as_text(table, wide=wide, max_rows=20)}"
-            for heading, table in self._tables().items()
-        )
-        notes = "".join(f"\n({note})" for note in self._notes())
-        return "\n\n".join(tables) + notes
-
     def __repr__(self) -> str:
-        return self.to_text()
+        tables = (f"{heading}\n{as_text(table)}" for heading, table in self._tables().items())
+        return "\n\n".join(tables) + "".join(f"\n({note})" for note in self._notes())
 
     def _repr_html_(self) -> str:
         from html import escape
 
         tables = (
             f"<p><b>{escape(heading)}</b></p>"
-            + table.to_html(index=False, float_format=number, max_rows=20, border=0)
+            + dashed(table).to_html(index=False, float_format=_NUMBER, max_rows=20, border=0)
             for heading, table in self._tables().items()
         )
-        notes = "".join(f"<p>{escape(note)}</p>" for note in self._notes())
-        return f"{''.join(tables)}{notes}"
+        return "".join([*tables, *(f"<p>{escape(note)}</p>" for note in self._notes())])
 
     def _tables(self) -> "dict[str, pd.DataFrame]":
-        """The tables that are shown, each under its heading."""
+        """The tables that are printed, each under its heading."""
         return {type(self).__name__: self.to_dataframe()}
 
     def _notes(self) -> list[str]:
         """Why numbers are missing and which; what intervals resample; how a model was read."""
+        known = self.provenance
         contrasts = {name: value for name, value in _content(self).items() if isinstance(value, Contrast)}
-        fields: dict[str, list[str]] = {}
+        reasons: dict[str, list[str]] = {}
         for name, contrast in contrasts.items():
             if contrast.reason:
-                fields.setdefault(contrast.reason, []).append(name)
-        reasons = [
+                reasons.setdefault(contrast.reason, []).append(name)
+        missing = [
             reason if len(names) == len(contrasts) else f"{', '.join(names)}: {reason}"
-            for reason, names in fields.items()
+            for reason, names in reasons.items()
         ]
-        disagreements = sum(contrast.n_disagreements for contrast in contrasts.values())
-        both = []
-        if disagreements:
-            kinds = self.provenance.get("options", {}).get("resample", ("sources",))
-            both = [
-                f"p-value and interval disagree {disagreements} times: {_TWO_QUESTIONS} {' and '.join(kinds)}"
-            ]
-        read = (self.provenance.get("model") or {}).get("notes", ())
-        resampled, parts = _resampled(self.provenance), about_parts(self.provenance)
-        trial = about_trial(self.provenance)
-        return [*trial, *reasons, *resampled, *both, *read, *parts]
+        if n := sum(contrast.n_disagreements for contrast in contrasts.values()):
+            kinds = " and ".join(known.get("options", {}).get("resample", ("sources",)))
+            missing.append(
+                f"p-value and interval disagree {n} times: a p-value says whether other groupings of the same words "
+                f"would do as well, an interval how the number would vary with other {kinds}"
+            )
+        of_model = (known.get("model") or {}).get("notes", ())
+        return [*about_trial(known), *missing, *_resampled(known), *of_model, *about_parts(known)]
 
 
-_TWO_QUESTIONS = (
-    "a p-value says whether other groupings of the same words would do as well, an interval how the number would vary "
-    "with other"
-)
-
-
-@checked
 def load_report(directory: str | os.PathLike[str]) -> Report:
     """The report in a folder that `Report.save` wrote, as the class it was; or of a folder of parts (``folder=``).
 
     The second is made of the parts that are there, whether others are missing or not, without model and documents.
-    Nothing in the folder is executed. FileNotFoundError or ValueError name the file that is missing,
-    corrupt, of another version, or no report.
+    Nothing in the folder is executed. FileNotFoundError or ValueError name what is missing, damaged, or no report.
 
     Example:
         >>> import tempfile
@@ -198,14 +159,29 @@ def load_report(directory: str | os.PathLike[str]) -> Report:
         ...     tp.load_report(report.save(f"{folder}/landscape")) == report
         True
     """
-    kind = storage.kind_of(directory)
-    if kind is None:
-        # By name, because what knows of sums of documents stands below.
-        report: Report | None = import_module("topic_probe.measure.folder").report_of(Path(directory))
-        if report is None:
-            raise FileNotFoundError(f"{directory} does not exist or holds nothing that topic_probe has saved")
-        return report
-    return report_class(kind, f"{directory} holds").load(directory)
+    if (Path(directory).expanduser() / storage.FILE).exists():
+        kind, content, arrays = storage.load(directory)
+        try:
+            return report_class(kind, f"{directory} holds")._from_saved(content, arrays)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{directory} holds no {kind!r} ({error!r}): save it again") from error
+    # By name, because what knows of sums of documents stands below.
+    report: Report | None = import_module("topic_probe.measure.folder").report_of(Path(directory))
+    if report is None:
+        raise FileNotFoundError(f"{directory} does not exist or holds nothing that topic_probe has saved")
+    return report
+
+
+def report_class(kind: Any, where: str) -> type[Report]:
+    """The class of a kind; only this package's own modules are ever imported, by names listed here."""
+    if kind in _MODULES and kind not in _KINDS:
+        import_module(f"topic_probe.{_MODULES[kind]}")
+    if kind not in _KINDS:
+        raise ValueError(f"{where} {kind!r}, which is no known report: known are {sorted(_KINDS)}")
+    return _KINDS[kind]
+
+
+# --- where numbers come from -------------------------------------------------------------------------
 
 
 def provenance(
@@ -216,19 +192,17 @@ def provenance(
     seed: int | None = None,
     left_out: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Where a number comes from: model, topics, options, seed, what was left out and why, and versions.
-
-    Everything is plain JSON content. Packages are asked for their version without importing them; one that
-    is not installed is None.
-    """
-    return {
-        "model": _plain(model or {}),
+    """Where a number comes from: model, topics, options, seed, what was left out and why, and versions."""
+    known = {
+        "model": model or {},
         "topics": None if topics is None else _describe(topics),
-        "options": _plain(options or {}),
+        "options": options or {},
         "seed": seed,
-        "left_out": _plain(left_out or {}),
+        "left_out": left_out or {},
         "versions": {"python": platform.python_version(), **{name: version_of(name) for name in _PACKAGES}},
     }
+    plain: dict[str, Any] = json.loads(json.dumps(known, default=_plain))
+    return plain
 
 
 def _describe(topics: Any) -> dict[str, Any]:
@@ -244,6 +218,22 @@ def _describe(topics: Any) -> dict[str, Any]:
     }
 
 
+def _plain(value: Any) -> Any:
+    """What JSON has no word for as what it has."""
+    if isinstance(value, Mapping | set | frozenset):
+        return dict(value) if isinstance(value, Mapping) else sorted(value)
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+
+@cache  # reading a package's metadata takes as long as measuring a small model
+def version_of(package: str) -> str | None:
+    """The version of an installed package, without importing it; None for one that is not."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def about_trial(provenance: Mapping[str, Any]) -> list[str]:
     """That a report is of a trial run (``--quick``), if it is, and of how little."""
     few = [f"{n} {name.removeprefix('n_')}" for name, n in provenance.get("trial", {}).items()]
@@ -256,93 +246,54 @@ def about_parts(provenance: Mapping[str, Any]) -> list[str]:
     counted = documents if isinstance(documents, Mapping) else provenance
     if (parts := counted.get("parts")) is None:
         return []
-    said = f"{parts['there']} parts, not at its end yet"
-    if parts["of"] is not None:
-        said = f"{parts['there']} of {parts['of']} parts"
-    return [f"{said}, {parts['texts_left_out']} texts left out"]
+    of = "parts, not at its end yet" if parts["of"] is None else f"of {parts['of']} parts"
+    return [f"{parts['there']} {of}, {parts['texts_left_out']} texts left out"]
 
 
 def _resampled(provenance: Mapping[str, Any]) -> list[str]:
     """What intervals over documents resample, and how many of it there are; nothing where there are none."""
     options, documents = provenance.get("options", {}), provenance.get("documents")
     counted = documents if isinstance(documents, Mapping) else options | provenance
-    if "sources" not in counted or not options.get("n_resamples"):
+    if "sources" not in counted or options.get("n_resamples") == 0:
         return []
     n = counted["sources"]
     what = f"{n:,} {'blocks of ' if counted['sources_in_blocks'] else ''}source{'s' * (n != 1)}"
     return [f"intervals resample {what}: a source is a text, or an article with all its pieces"]
 
 
-@cache  # reading a package's metadata takes as long as measuring a small model
-def version_of(package: str) -> str | None:
-    """The version of an installed package, None for one that is not."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _plain(value: Any) -> Any:
-    """JSON content that comes back from disk as it went: lists, dicts with text keys, plain numbers."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
-        return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
-
-
-def _content(report: Report) -> dict[str, Any]:
-    return {field.name: getattr(report, field.name) for field in fields(report)}  # type: ignore[arg-type]
-
-
-def report_class(kind: Any, where: str) -> type[Report]:
-    """The class of a kind; only this package's own modules are ever imported, by names listed here."""
-    if kind in _MODULES and kind not in _KINDS:
-        import_module(f"topic_probe.{_MODULES[kind]}")
-    if kind not in _KINDS:
-        raise ValueError(f"{where} {kind!r}, which is no known report: known are {sorted(_KINDS)}")
-    return _KINDS[kind]
-
-
 # --- fields on disk ----------------------------------------------------------------------------------
+
+# What JSON has no word for is marked: its class, what it is taken apart into, and how that is put together again.
+_TYPE = "$type"
+_MARKS: dict[str, tuple[type, Any, Any]] = {
+    "tuple": (tuple, list, tuple),
+    "tensor": (torch.Tensor, lambda tensor: tensor.numpy(force=True), torch.from_numpy),
+    "contrast": (Contrast, lambda contrast: _content(contrast), lambda parts: Contrast(**parts)),
+    "report": (
+        Report,
+        lambda report: [report.kind, _content(report)],
+        lambda saved: report_class(saved[0], "it holds")(**saved[1]),
+    ),
+}
 
 
 def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
-    """JSON content for a field; arrays go beside it under their name, "$" marks what JSON has no word for."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, np.generic):
-        return encode(value.item(), arrays, name)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"$": "float", "is": str(value)}
-    if isinstance(value, np.ndarray):
-        # Numbered, because keys with dots could give two arrays one name.
+    """JSON content for a field; arrays go beside it, numbered, because keys with dots could give two one name."""
+    for mark, (kind, parts_of, _) in _MARKS.items():
+        if isinstance(value, kind):
+            return {_TYPE: mark, "is": encode(parts_of(value), arrays, name)}
+    if isinstance(value, np.ndarray | np.generic):
         name = f"{len(arrays)} {name}"
-        arrays[name] = value
-        return {"$": "array", "name": name}
-    if isinstance(value, torch.Tensor):
-        return {"$": "tensor", "is": encode(value.numpy(force=True), arrays, name)}
-    if isinstance(value, Contrast):
-        parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        parts |= {name: np.asarray(part) for name, part in parts.items() if isinstance(part, np.float64)}
-        return {"$": "contrast", "fields": encode(parts, arrays, name)}
-    if isinstance(value, Report):
-        inner, own = value._to_saved()
-        prefix = f"{len(arrays)} {name}/"
-        arrays.update({f"{prefix}{key}": array for key, array in own.items()})
-        return {"$": "report", "kind": value.kind, "fields": inner, "arrays": prefix}
-    if isinstance(value, tuple | list):
-        items = [encode(item, arrays, f"{name}.{number}") for number, item in enumerate(value)]
-        return {"$": "tuple", "items": items} if isinstance(value, tuple) else items
+        arrays[name] = np.asarray(value)
+        return {_TYPE: "array", "is": name}
+    if isinstance(value, list):
+        return [encode(item, arrays, f"{name}.{i}") for i, item in enumerate(value)]
     if isinstance(value, Mapping):
-        keys = list(value)
-        if all(isinstance(key, str) and key != "$" for key in keys):
-            return {key: encode(value[key], arrays, f"{name}.{key}") for key in keys}
-        return {"$": "dict", "items": encode([[key, value[key]] for key in keys], arrays, name)}
+        if not all(isinstance(key, str) for key in value):
+            return {_TYPE: "dict", "is": encode([[*pair] for pair in value.items()], arrays, name)}
+        return {key: encode(item, arrays, f"{name}.{key}") for key, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
     raise TypeError(
         f"{name} holds a {type(value).__name__}, which a report cannot save: use numbers or arrays"
     )
@@ -354,41 +305,49 @@ def decode(value: Any, arrays: Mapping[str, Any]) -> Any:
         return [decode(item, arrays) for item in value]
     if not isinstance(value, dict):
         return value
-    match value.get("$"):
-        case None:
-            return {key: decode(item, arrays) for key, item in value.items()}
-        case "float":
-            return float(value["is"])
-        case "array":
-            return arrays[value["name"]]
-        case "tensor":
-            return torch.from_numpy(decode(value["is"], arrays))
-        case "tuple":
-            return tuple(decode(value["items"], arrays))
-        case "dict":
-            return {key: item for key, item in decode(value["items"], arrays)}  # noqa: C416
-        case "contrast":
-            return Contrast(**decode(value["fields"], arrays))
-        case "report":
-            prefix = value["arrays"]
-            own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
-            return report_class(value["kind"], "it holds")._from_saved(value["fields"], own)
-        case mark:
-            raise ValueError(f"it holds the unknown mark {mark!r}")
+    if value.get(_TYPE) == "array":
+        return arrays[value["is"]][()]  # of no axes as a number
+    parts = {key: decode(item, arrays) for key, item in value.items()}
+    if _TYPE not in parts:
+        return parts
+    return dict(parts["is"]) if parts[_TYPE] == "dict" else _MARKS[parts[_TYPE]][2](parts["is"])
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Equality in which NaN equals NaN and arrays are compared whole, also those inside of dataclasses."""
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return _equal(one.numpy(force=True), other.numpy(force=True))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, tuple | list) and type(one) is type(other):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    if is_dataclass(one) and type(one) is type(other) and not isinstance(one, type):
-        return all(_equal(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
-    if isinstance(one, float) and isinstance(other, float):
-        return bool(one == other or (math.isnan(one) and math.isnan(other)))
-    return bool(type(one) is type(other) and one == other)
+def _content(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Equality of arrays in which NaN equals NaN."""
+    return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+# --- tables in print ---------------------------------------------------------------------------------
+
+_NUMBER = "{:.4g}".format
+# Of a contrast the answer is printed, not what it is made of; `to_dataframe` has all.
+_ANSWERS = ("interval", "p_value", "q_value", "effect_size", "n_pairs")
+_FURTHER = {
+    "same_word", "same_topic", "different_topic", "n_same_word", "ratio", "topic_ratio", "difference",
+    "effect_size_low", "effect_size_high",
+}  # fmt: skip
+
+
+def as_text(frame: "pd.DataFrame") -> str:
+    """A table as text, numbers to four digits, in lines of a hundred letters; of a contrast the answer."""
+    table = dashed(frame)
+    table = _answers(table) if {"n_same_topic", "n_different_topic"} <= {*frame} else frame
+    return str(table.to_string(index=False, float_format=_NUMBER, max_rows=20, line_width=100))
+
+
+def _answers(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """What a row is about, its number with the interval, p, q, effect size and numbers of pairs, and what is added."""
+    table = frame.copy()
+    statistic = next((name for name in ("difference", "topic_ratio") if f"{name}_low" in frame), "ratio")
+    if f"{statistic}_low" in frame:
+        ends = zip(table.pop(f"{statistic}_low"), table.pop(f"{statistic}_high"), strict=True)
+        table["interval"] = ["NaN" if math.isnan(low) else f"[{low:.4g}, {high:.4g}]" for low, high in ends]
+    pairs = zip(table.pop("n_same_topic"), table.pop("n_different_topic"), strict=True)
+    table["n_pairs"] = [f"{same:.15g}/{different:.15g}" for same, different in pairs]
+    answers = [name for name in (statistic, *_ANSWERS) if name in table]
+    return table[[name for name in table if name not in _FURTHER and name not in answers] + answers]

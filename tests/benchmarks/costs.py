@@ -48,7 +48,8 @@ def of_documents() -> dict[str, Callable[[], Any]]:
             inside(ids, output_hidden_states=True)
 
     attention = partial(tp.measure_attention, model, documents=documents, **plain)
-    ablation = partial(tp.measure_ablation, model, topics, documents, kind="zero", n_matched=0, **plain)
+    edited = {"n_matched": 0, "special_ids": ()}
+    ablation = partial(tp.measure_ablation, model, topics, documents, kind="zero", **edited)
     sets = {str(head): [(1, head)] for head in range(N_SETS)}
     return {
         "forward": forward,
@@ -59,8 +60,8 @@ def of_documents() -> dict[str, Callable[[], Any]]:
         "weights of all heads": partial(tp.measure_weights, model, smaller[-1]),
         "no set": partial(ablation, sets={}),
         "sets": partial(ablation, sets=sets),
-        "one cut": partial(tp.measure_knockout, model, topics, documents, n_matched=0, **plain),
-        "cuts": partial(tp.measure_knockout, model, topics, documents, n_matched=N_CUTS, **plain),
+        "one cut": partial(tp.measure_knockout, model, topics, documents, **edited),
+        "cuts": partial(tp.measure_knockout, model, topics, documents, n_matched=N_CUTS, special_ids=()),
     }
 
 

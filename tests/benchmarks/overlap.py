@@ -80,7 +80,7 @@ def run(n_topics: int, *, overlap: bool, only: str | None) -> None:
         tp.measure_matched(model, kept["topics"], repeated[:40], cooccurrence=kept["counts"], min_documents=2)
 
     def count() -> None:
-        kept["counts"] = tp.count_cooccurrence(repeated, kept["topics"].restrict(frequent))
+        kept["counts"] = tp.count_cooccurrence(repeated, frequent, vocabulary_size=VOCABULARY)
 
     def pages() -> None:
         kept["report"].save(folder / "report")

@@ -47,7 +47,7 @@ def measured(how, folder):
     corpus = tp.Corpus.bundled(n_documents=DOCUMENTS)
     documents, start = list(corpus.documents(tokenizer, max_length=256)), perf_counter()
     if how == "series":
-        checkpoints = tp.Checkpoints.from_folders(folder)
+        checkpoints = tp.checkpoints_in(folder)
         report = tp.measure_series(checkpoints, topics, documents, progress=False)
         assert not any(report.reasons)
     else:

@@ -21,7 +21,7 @@ from real_text import minilm_folder
 from scipy.sparse import csr_array
 from transformers import AutoTokenizer
 
-from topic_probe.notices import progress_bar
+from topic_probe.options import progress_bar
 from topic_probe.text import lda
 from topic_probe.text.corpus import Corpus
 

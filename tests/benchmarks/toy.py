@@ -15,9 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import World
+from topic_probe.toy.world import MaskedBatch, Masking, World
 from topic_probe.train.history import TrainConfig
 from topic_probe.train.toy import train_toy
 

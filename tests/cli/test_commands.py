@@ -15,9 +15,10 @@ from real_text import topics_by_hand
 
 import topic_probe as tp
 from topic_probe.cli.console import plain
-from topic_probe.measure.engine import Engine
+from topic_probe.measure import documents as measuring
+from topic_probe.storage import FILE
 
-FAST = ["--n-resamples", "20", "--n-permutations", "9"]
+FAST = ["--n-permutations", "9"]
 SMALL = ["--n-topics", "3", "--words-per-topic", "4", "--min-length", "10", "--max-length", "20"]
 
 
@@ -62,7 +63,7 @@ def test_measured_attention_is_that_of_the_python_call(run, model_folder, words,
     model = tp.open_model(model_folder)
     documents = tp.Corpus.from_files(texts).documents(model.tokenizer, max_length=40)
     topics = topics_by_hand(model.tokenizer)
-    wanted = tp.measure_attention(model, topics, documents, seed=3, n_resamples=20, n_permutations=9)
+    wanted = tp.measure_attention(model, topics, documents, seed=3, n_permutations=9)
     found = json.loads(said)
     assert found.pop("saved") == str(out)
     assert plain(tp.load_report(out)) == found
@@ -94,20 +95,21 @@ def test_words_of_a_fit_are_chosen_anew_on_demand(run, model_folder, texts, tmp_
 
 
 def test_an_interrupted_measurement_keeps_what_it_has(run, model_folder, words, texts, tmp_path, monkeypatch):
-    measured, out = Engine.add, tmp_path / "report"
+    add, out, batches = measuring._add_halves, tmp_path / "report", []
 
-    def add_once(engine, batch):
-        if engine.progress.measured:
+    def add_once(*given):
+        if batches:
             raise KeyboardInterrupt
-        measured(engine, batch)
+        batches.append(given)
+        return add(*given)
 
-    monkeypatch.setattr(Engine, "add", add_once)
+    monkeypatch.setattr(measuring, "_add_halves", add_once)
     given = [model_folder, "--topics", words, "--corpus", texts, "--batch-size", 4, "--max-length", 30, *FAST]
     code, said, err = run("measure", "attention", *given, "--out", out)
     assert code == 130
     kept = f"interrupted after 4 documents; the report of these is in {out}"
     assert err == f"topic-probe: interrupted: {kept}\n"
-    assert "heads with the strongest evidence" in said
+    assert "heads by effect size, as there are no intervals" in said
     assert re.match(r"\d+\.\d % of tokens have a topic, [\d.]+ same-topic pairs a source\n", said)
     assert tp.load_report(out).provenance["options"]["stopped"] == "interrupted after 4 documents"
 
@@ -153,7 +155,7 @@ ATTENTION = "measure attention {model} --topics {words} --corpus {texts}"
         ("measure attention {model} --topics {toy} --corpus {texts}", 1, "over a vocabulary of 13 ids"),
         ("measure embeddings {model} --topics wordnet-noun", 1, "did you mean wordnet-nouns?"),
         (ATTENTION + " --corpus-seed 3", 2, "--corpus-seed does not fit here"),
-        (ATTENTION + " --n-resamples -3", 2, "--n-resamples must be at least 0"),
+        (ATTENTION + " --n-permutations -3", 2, "--n-permutations must be at least 0"),
         (ATTENTION + " --part 0 3", 2, "--part came without --folder"),
         ("measure weights {toy} --topics {toy} --fraction 0.1", 2, "no fit is beside them"),
         ("check {model} --device nonsense", 2, "--device 'nonsense' cannot be used here: "),
@@ -197,11 +199,11 @@ def test_results_are_not_overwritten_unasked(refused, run, toy_folder, tmp_path)
     out = tmp_path / "weights"
     command = ["measure", "weights", toy_folder, "--topics", toy_folder, "--n-resamples", "20", "--out", out]
     assert run(*command) == (0, f"{tp.load_report(out)}\nsaved in {out}\n", "")
-    before = (out / "saved.json").read_bytes()
-    assert "is not empty and is not overwritten unasked" in refused(*command)
-    assert (out / "saved.json").read_bytes() == before
+    before = (out / FILE).read_bytes()
+    assert "is not overwritten unasked" in refused(*command)
+    assert (out / FILE).read_bytes() == before
     assert run(*command, "--overwrite", "--seed", 1)[0] == 0
-    assert (out / "saved.json").read_bytes() != before
+    assert (out / FILE).read_bytes() != before
 
 
 # --- the program as a whole ---------------------------------------------------------------------------

@@ -144,10 +144,10 @@ def test_a_folder_of_results_becomes_a_page_that_takes_no_others_place(run, refu
 def test_a_shown_text_is_the_page_of_the_python_call(run, model_folder, words, tmp_path):
     page, file, text = tmp_path / "page.html", tmp_path / "text.txt", "The army heard a guitar."
     file.write_text(text)
-    options = ["--layer", 1, "--heads", 0, 1, "--order", "position", "--no-circuitsvis"]
+    options = ["--heads", "1.0", "L1H1", "--order", "position"]
     answer = run("show", model_folder, "--topics", words, "--file", file, *options, "--out", page)
     assert answer == (0, f"open {page} in a browser\n", "")
     model = tp.open_model(model_folder)
     topics = topics_by_hand(model.tokenizer)
-    wanted = show_attention(model, topics, text, layer=1, heads=[0, 1], order="position", circuitsvis=False)
+    wanted = show_attention(model, topics, text, heads=["1.0", "1.1"], order="position")
     assert page.read_text() == wanted.html

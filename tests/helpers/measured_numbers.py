@@ -71,16 +71,8 @@ def weights(name, report):
 
 def effects(name, report):
     """The numbers of an effect report."""
-    parts = (
-        "outcome",
-        "outcome_interval",
-        "effect",
-        "interval",
-        "p_value",
-        "q_value",
-        "beyond",
-        "beyond_interval",
-    )
+    parts = ["outcome", "outcome_interval", "effect", "interval", "p_value", "q_value"]
+    parts += ["layer_effect"] if "head" in report.index else ["beyond", "beyond_interval"]
     return {f"{name}.{part}": np.asarray(getattr(report, part), dtype=float) for part in parts}
 
 
@@ -102,10 +94,10 @@ def of_ids(model):
     topics = tp.Topics.from_token_ids(lists, vocabulary_size=30_522)
     texts = list(tp.Corpus.bundled())[:60]
     documents = [tokenizer(text[:1500], truncation=True, max_length=200)["input_ids"] for text in texts]
-    found = attention("ids.attention", tp.measure_attention(model, topics, documents))
-    hooks = tp.measure_attention(
-        model, topics, documents[:20], through="hooks", include_self=False, n_permutations=20
-    )
+    found = attention("ids.attention", tp.measure_attention(model, topics, documents, n_permutations=200))
+    look = ("blocks.0.attn.hook_pattern", lambda pattern, hook: None)
+    with model.hooks(fwd_hooks=[look]):  # read from whole patterns at hook points
+        hooks = tp.measure_attention(model, topics, documents[:20], include_self=False, n_permutations=20)
     found |= attention("ids.hooks", hooks)
     found |= embeddings("ids.embeddings", tp.measure_embeddings(model, topics, documents))
     centred = tp.measure_embeddings(model, topics, center=True, statistic="difference")
@@ -128,7 +120,7 @@ def of_text(model):
     )
     texts = [text[:1500] for text in tp.Corpus.bundled()][:60]
     documents = list(tp.encode_texts(texts, tokenizer, max_length=200))
-    found = attention("text.attention", tp.measure_attention(model, topics, documents))
+    found = attention("text.attention", tp.measure_attention(model, topics, documents, n_permutations=200))
     both = tp.measure_attention(model, [topics, others], documents[:30], n_permutations=20)
     for name, report in zip(("one", "other"), both, strict=True):
         found |= attention(f"text.several.{name}", report)
@@ -183,7 +175,7 @@ def of_random_models():
         report = tp.measure_attention(model, topics, documents, n_permutations=50)
         found |= attention(f"{name}.attention", report)
         found |= embeddings(f"{name}.states", tp.measure_embeddings(model, topics, documents))
-        found |= effects(f"{name}.ablation", tp.measure_ablation(model, topics, documents, n_matched=10))
+        found |= effects(f"{name}.ablation", tp.measure_ablation(model, topics, documents))
         found |= effects(f"{name}.knockout", tp.measure_knockout(model, topics, documents, n_matched=5))
     return found
 
@@ -204,9 +196,10 @@ def of_toys():
         found |= attention(f"{name}.attention", report)
     toy = tp.build_toy(tp.ToyConfig(regime="full", world=world, dtype="float64"), seed=1)
     config = tp.TrainConfig(steps=32, measure_every=8, optimizer="adam", learning_rate=0.03)
-    series = tp.Checkpoints.from_history(tp.train_toy(toy, config, measure=tp.toy_tensors))
     documents = list(world.documents(20, generator=generator()).ids)
-    found |= table("toy.series", tp.measure_series(series, topics, documents, n_permutations=20))
+    probe = tp.TopicProbe(topics, documents, every=1, attention={"n_permutations": 20})
+    tp.train_toy(toy, config, measure=probe)
+    found |= table("toy.series", probe.report())
     toy = tp.build_toy(tp.ToyConfig(regime="two-stage", world=world, dtype="float64"), seed=1)
     history = tp.train_toy(toy, tp.TrainConfig(loss="squared", learning_rate=2.0, steps=300))
     found |= table("toy.stages", tp.measure_dynamics(history))

@@ -4,9 +4,8 @@ from itertools import count
 
 import torch
 
-from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import toy_config, toy_tensors
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Masking, World
 from topic_probe.train.toy import draw
 
 

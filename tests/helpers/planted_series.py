@@ -4,8 +4,7 @@ import numpy as np
 import torch
 
 import topic_probe as tp
-from topic_probe.series.measured import SeriesReport
-from topic_probe.series.sums import kept_of_words
+from topic_probe.series.measured import SeriesReport, kept_of_words
 
 
 def deviations(generator, shape, n_steps, *, correlation=0.7):
@@ -39,18 +38,10 @@ def attention_sums(generator, effects, *, n_sources, n_layers, spread=0.3, corre
     }  # fmt: skip
     for step in range(n_steps):
         of_step = np.stack([np.ones((n_sources, n_heads)), means[:, :, 0, step], means[:, :, 1, step]], -1)
-        sums = of_step * counts
         squares = ((of_step**2 + 0.5) * counts)[..., 1:].sum(-1)
         keys = np.arange(n_sources, dtype=np.int64)
         rows.append(
-            {
-                "keys": keys,
-                "sums": sums,
-                "counts": counts,
-                "squares": squares,
-                "folded": False,
-                "index": index,
-            }
+            {"keys": keys, "sums": of_step * counts, "counts": counts, "squares": squares, "index": index}
         )
     return rows
 
@@ -80,13 +71,10 @@ def word_sums(generator, effects, topics, *, width=16, correlation=0.7):
     return rows
 
 
-def series_report(steps, sums, seeds=None, measure=("embeddings", "attention", "states")):
-    """The report of rows that have these sums, and nothing else."""
+def series_report(steps, sums, measure=("embeddings", "attention", "states")):
+    """The report of steps that have these sums, and nothing else."""
     n = len(sums)
-    nothing = np.zeros(n)
-    rows = np.array(steps if seeds is None else [step for _ in dict.fromkeys(seeds) for step in steps])
     return SeriesReport(
-        steps=rows, reports=({},) * n, reasons=("",) * n, weights=("",) * n, measuring=nothing,
-        between=np.full(n, np.nan), provenance={"options": {"measure": list(measure)}}, sums=tuple(sums),
-        seeds=seeds,
+        steps=np.array(steps), reports=({},) * n, reasons=("",) * n, models=({},) * n, sums=tuple(sums),
+        provenance={"options": {"measure": list(measure)}},
     )  # fmt: skip

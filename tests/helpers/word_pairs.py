@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from topic_probe.estimate import Ends, split_halves
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import Ends, split_halves
 
 
 def topics_of(lists, vocabulary_size, texts=None):

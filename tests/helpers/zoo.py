@@ -2,7 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -16,7 +17,8 @@ import transformers as hf
 from torch import Tensor, nn
 
 import topic_probe as tp
-from topic_probe.lens import capture, running
+from topic_probe.lens import running
+from topic_probe.lens.host import host_of, sites_of
 from topic_probe.text.documents import Document, source_key
 
 GENERATION = int(version("transformer-lens").split(".")[0])
@@ -81,6 +83,8 @@ BRIDGED = {
     3: {"bert", "bart", "gpt2", "neox", "llama", "gemma2"},
     4: {"bert", "bart", "gpt2", "neox", "llama", "gemma2", "roberta", "t5"},
 }[GENERATION]
+# Bridges that compute attention by themselves; others discard edited patterns.
+RECOMPUTED = {"gpt2", "neox", "llama", "gemma2"}
 # Architectures that never call the attention interface and only return their patterns.
 ONLY_RETURNED = {"mpnet", "deberta"}
 CAUSAL = {"gpt2", "neox", "llama", "llama4", "gemma2"}
@@ -125,7 +129,7 @@ def opened(name: str, host: str = "huggingface") -> Any:
     """A model, its hooked form, the view of it and a padded batch, for tests that leave all of it as it was."""
     model = make(name)
     hooked = hosted(model, host)
-    view = capture.view(hooked)
+    view = host_of(hooked)
     return SimpleNamespace(model=model, hooked=hooked, view=view, inputs=view.inputs(*documents()))
 
 
@@ -226,8 +230,17 @@ def state_of(*models: Any) -> Any:
     )
 
 
+@contextmanager
+def at_hook_points(model: Any) -> Iterator[None]:
+    """Context manager: a hook that changes nothing, so that attention is read from whole patterns at hook points."""
+    point = sites_of(model)[0].hook_name
+    with model.hooks(fwd_hooks=[(point, lambda pattern, hook: None)]):
+        yield
+
+
 def read(view: Any, inputs: Any, through: str = "auto", rows: Tensor | None = None) -> dict[Any, Any]:
     """Rows of attention, all but where some are wanted, and the keys that they may see, by site."""
+    assert view.reads_rows() or through != "rows"
     sides = {"source": inputs.ids}
     if inputs.target_ids is not None:
         sides["target"] = inputs.target_ids
@@ -238,9 +251,8 @@ def read(view: Any, inputs: Any, through: str = "auto", rows: Tensor | None = No
         assert number not in found
         found[number] = pattern.clone(), visible.clone()
 
-    view.attention_rows(
-        inputs, wanted if rows is None else dict.fromkeys(wanted, rows), take, through=through
-    )
+    with at_hook_points(view.model) if through == "hooks" else nullcontext():
+        view.attention_rows(inputs, wanted if rows is None else dict.fromkeys(wanted, rows), take)
     assert sorted(found) == list(range(len(view.sites)))
     return {site: found[number] for number, site in enumerate(view.sites)}
 

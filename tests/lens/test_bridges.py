@@ -7,14 +7,16 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, opening
+from topic_probe.lens import opening
+from topic_probe.lens.host import hidden_states, host_of, sites_of
+from topic_probe.lens.weights import head_weights, unembedding, word_embeddings
 
 LENGTHS = (20, 9, 14)
 
 
 def states_of(hooked, inputs):
     found = {}
-    capture.hidden_states(hooked, inputs, lambda layer, state: found.__setitem__(layer, state))
+    hidden_states(hooked, inputs, lambda layer, state: found.__setitem__(layer, state))
     return [found[layer] for layer in range(len(found))]
 
 
@@ -23,15 +25,14 @@ def states_of(hooked, inputs):
 def test_what_is_put_on_a_bridge_is_not_lost_beside_the_kernel():
     """A hook point, PyTorch's own hook on a layer of the bridge, and weights that TransformerLens has processed."""
     model = zoo.bridge(zoo.make("bert"))
-    view = capture.view(model)
-    assert view.reads_rows("auto")
-    assert not view.reads_rows("hooks")
+    view = host_of(model)
+    assert view.reads_rows()
     topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
     reports = []
     for factor, read in ((None, "rows beside the fused kernel"), (2, "whole patterns at hook points")):
         hooks = [("blocks.0.hook_resid_pre", lambda value, hook: 2 * value)] if factor else []
         with model.hooks(fwd_hooks=hooks):
-            assert view.reads_rows("auto") == (not hooks)
+            assert view.reads_rows() == (not hooks)
             reports.append(
                 tp.measure_attention(model, topics, [[5, 6, 41, 42]], special_ids=(), n_permutations=0)
             )
@@ -43,7 +44,7 @@ def test_what_is_put_on_a_bridge_is_not_lost_beside_the_kernel():
         if changed == "weights":
             handle.remove()
             model.enable_compatibility_mode()
-        known = capture.view(model)
+        known = host_of(model)
         found, expected = (zoo.read(known, inputs, way) for way in ("auto", "hooks"))
         for site in known.sites:
             torch.testing.assert_close(found[site][0], expected[site][0], rtol=0, atol=1e-5)
@@ -59,11 +60,11 @@ def test_states_of_own_layers_run_from_what_enters_the_first_block_to_what_is_un
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1)
-    inputs = capture.view(model).inputs(*zoo.documents(LENGTHS))
+    inputs = host_of(model).inputs(*zoo.documents(LENGTHS))
     states, seen = states_of(model, inputs), []
     assert len(states) == 3
     if name == "toy":
-        torch.testing.assert_close(states[0], capture.word_embeddings(model)[inputs.ids])
+        torch.testing.assert_close(states[0], word_embeddings(model)[inputs.ids])
     hook = ("blocks.0.hook_resid_post", lambda state, hook: seen.append(state.clone()))
     given = {"attention_mask": inputs.mask.long(), "return_type": "logits"}
     with torch.no_grad():
@@ -77,7 +78,7 @@ def test_states_of_own_layers_run_from_what_enters_the_first_block_to_what_is_un
 @pytest.mark.parametrize("name", zoo.OWN_LAYERS)
 def test_models_of_transformerlens_own_layers_show_the_softmax_of_their_own_queries_and_keys(name):
     model = zoo.OWN_LAYERS[name]()
-    view = capture.view(model)
+    view = host_of(model)
     inputs, kept = view.inputs(*zoo.documents(LENGTHS)), {}
     causal = "causal" in str(getattr(model.cfg, "attention_dir", ""))
     assert view.sharing.lengths
@@ -105,7 +106,7 @@ def test_a_hookedtransformer_reads_as_the_hugging_face_model_it_was_made_of():
     model, options = zoo.make("gpt2"), {"n_layers": 3, "d_mlp": 128, "act_fn": "gelu_new", "eps": 1e-5}
     hooked = zoo.hooked_class("HookedTransformer", **options, init_weights=False)
     hooked.load_state_dict(convert_gpt2_weights(model, hooked.cfg), strict=False)
-    view, free = capture.view(hooked), opening.open_model(model)
+    view, free = host_of(hooked), opening.open_model(model)
     inputs = view.inputs(*zoo.documents(LENGTHS))
     real, found = inputs.mask, zoo.read(view, inputs)
     zoo.assert_same_patterns(found, zoo.own_patterns(model, inputs), inputs)
@@ -113,9 +114,9 @@ def test_a_hookedtransformer_reads_as_the_hugging_face_model_it_was_made_of():
         assert torch.equal(visible[real], zoo.visible("gpt2", "self", site.layer, inputs)[real])
     for state, expected in zip(states_of(hooked, inputs), zoo.own_hidden_states(model, inputs), strict=True):
         torch.testing.assert_close(state[real], expected[real], rtol=0, atol=5e-5)
-    assert torch.equal(capture.word_embeddings(hooked), model.get_input_embeddings().weight)
-    assert torch.equal(capture.unembedding(hooked), capture.unembedding(free))
-    for one, other in zip(view.sites, capture.sites(free), strict=True):
-        mine, theirs = capture.head_weights(hooked, one), capture.head_weights(free, other)
+    assert torch.equal(word_embeddings(hooked), model.get_input_embeddings().weight)
+    assert torch.equal(unembedding(hooked), unembedding(free))
+    for one, other in zip(view.sites, sites_of(free), strict=True):
+        mine, theirs = head_weights(hooked, one), head_weights(free, other)
         for weight in ("W_Q", "W_K", "W_V", "W_O"):
             assert torch.equal(getattr(mine, weight), getattr(theirs, weight))

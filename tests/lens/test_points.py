@@ -7,7 +7,8 @@ import pytest
 import torch
 import zoo
 
-from topic_probe.lens import capture, opening
+from topic_probe.lens import opening
+from topic_probe.lens.host import hidden_states, host_of, sites_of
 
 # By architecture and stack, where layer 1 has its parts: what makes queries, keys and values (and where in its output),
 # what puts heads together, and the layer.
@@ -41,7 +42,7 @@ def cached(hooked, inputs, names_filter=None):
 
 def points_of(hooked, stack, layer=1):
     """The hook points of a site, by what they show."""
-    site = next(site for site in capture.sites(hooked) if (site.stack, site.layer) == (stack, layer))
+    site = next(site for site in sites_of(hooked) if (site.stack, site.layer) == (stack, layer))
     attention = site.hook_name.removesuffix("hook_pattern")
     block = site.hook_name.rsplit(".", 2)[0]
     of_call = {what: f"{attention}hook_{what}" for what in ("q", "k", "v", "attn_scores", "pattern", "z")}
@@ -201,7 +202,7 @@ def test_twice_the_scores_are_those_of_twice_the_queries(name, stack):
 
 def test_scores_beside_a_sink_are_those_of_the_keys():
     hooked = opening.open_model(any_architecture.build("gpt_oss", "GptOssForCausalLM"))
-    inputs, edited = capture.view(hooked).inputs(*zoo.documents((5, 5))), {}
+    inputs, edited = host_of(hooked).inputs(*zoo.documents((5, 5))), {}
     shown = cached(hooked, inputs)
     scores, pattern = (shown[f"blocks.0.attn.hook_{what}"] for what in ("attn_scores", "pattern"))
     assert scores.shape == pattern.shape
@@ -239,18 +240,17 @@ def test_hook_points_have_the_names_of_transformerlens():
 )
 def test_attention_and_states_are_measured_with_the_edits_of_a_user(name, what):
     hooked, inputs = opening.open_model(zoo.opened(name).model), zoo.opened(name).inputs
-    view = capture.view(hooked)
+    view = host_of(hooked)
     site = view.sites[1]
     plain, own = zoo.read(view, inputs)[site][0], zoo.own_hidden_states(hooked.original_model, inputs)
     hooked.hook_dict[points_of(hooked, "self", layer=0)[what]].add_hook(
         lambda tensor, hook: tensor.roll(1, 0)
     )
     shown, states = cached(hooked, inputs), {}
-    for through in ("auto", "rows"):
-        measured = zoo.read(view, inputs, through)[site][0]
-        torch.testing.assert_close(measured, shown[site.hook_name], rtol=0, atol=1e-6)
-        assert (measured - plain).abs().max() > 1e-3
-    capture.hidden_states(hooked, inputs, states.__setitem__)
+    measured = zoo.read(view, inputs)[site][0]
+    torch.testing.assert_close(measured, shown[site.hook_name], rtol=0, atol=1e-6)
+    assert (measured - plain).abs().max() > 1e-3
+    hidden_states(hooked, inputs, states.__setitem__)
     assert torch.equal(states[1], shown["blocks.1.hook_resid_pre"])
     assert (states[1] - own[1]).abs().max() > 1e-3
     hooked.reset_hooks()

@@ -1,14 +1,15 @@
-"""Threads that measure one model, and measurements from within its forward pass."""
+"""Threads that measure one model, and measurements that break off."""
 
 import sys
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture
+from topic_probe.lens.host import hidden_states, host_of
 
 TOPICS = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 97)}, vocabulary_size=zoo.VOCABULARY)
 DOCUMENTS = zoo.lists((20, 9, 14, 18, 7), seed=1)
@@ -44,7 +45,7 @@ def test_threads_get_the_reports_of_one_after_the_other_bit_for_bit():
     bridge, host = zoo.bridge(given), tp.open_model(given)
     bridge(*zoo.documents()[:1])  # a bridge puts hooks of its own on itself in its first pass
     settings = [
-        lambda: attention(bridge), lambda: attention(host, through="hooks"), lambda: attention(other),
+        lambda: attention(bridge), lambda: attention(host, include_self=False), lambda: attention(other),
         lambda: repr(tp.measure_embeddings(host, TOPICS, DOCUMENTS, **QUICK)),
         lambda: repr(tp.check_model(host)),
     ]  # fmt: skip
@@ -65,46 +66,19 @@ def test_threads_get_the_reports_of_one_after_the_other_bit_for_bit():
 
 
 @pytest.mark.generation
-@pytest.mark.parametrize("host", ["bridge", "huggingface"])
-@pytest.mark.parametrize(
-    "measure", [attention, tp.random_init, lambda model: tp.open_model(model.original_model)]
-)
-def test_a_hook_that_measures_its_own_model_is_told_so_and_may_measure_another(measure, host):
-    model, (ids, mask) = zoo.opened("bert", host).hooked, zoo.documents()
-    model(ids, attention_mask=mask.long())
-    before, point = zoo.state_of(model), capture.sites(model)[0].hook_name
-    with (
-        pytest.raises(
-            RuntimeError,
-            match="asked for within a forward pass of the model that it is about, by a hook on Ho",
-        ),
-        model.hooks(fwd_hooks=[(point, lambda pattern, hook: measure(model))]),
-    ):
-        model(ids, attention_mask=mask.long())
-    assert zoo.state_of(model) == before
-    with (
-        model.hooks(fwd_hooks=[(point, lambda pattern, hook: attention(zoo.opened("gpt2").hooked) and None)]),
-        torch.no_grad(),
-    ):
-        model(ids, attention_mask=mask.long())
-
-
-@pytest.mark.generation
 @pytest.mark.parametrize(("host", "error"), [("bridge", KeyboardInterrupt), ("huggingface", ValueError)])
 def test_nothing_stays_behind_of_a_measurement_that_is_stopped(host, error):
     given = zoo.make("bert").train()
     model = zoo.hosted(given, host)
-    view = capture.view(model)
+    view = host_of(model)
     inputs, before = view.inputs(*zoo.documents()), zoo.state_of(given, model)
 
     def stop(*_):
         raise error("stopped")
 
-    for through in ("hooks", "auto"):
-        with pytest.raises(error, match="stopped"):
-            view.attention_rows(
-                inputs, {"source": torch.zeros(3, 1, dtype=torch.int64)}, stop, through=through
-            )
+    for block in (nullcontext(), zoo.at_hook_points(model)):
+        with pytest.raises(error, match="stopped"), block:
+            view.attention_rows(inputs, {"source": torch.zeros(3, 1, dtype=torch.int64)}, stop)
     with pytest.raises(error, match="stopped"):
-        capture.hidden_states(model, inputs, stop)
+        hidden_states(model, inputs, stop)
     assert zoo.state_of(given, model) == before

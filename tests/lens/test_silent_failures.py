@@ -15,8 +15,10 @@ import zoo
 from transformers import AttentionInterface, AttentionMaskInterface
 
 import topic_probe as tp
-from topic_probe.lens import capture, huggingface, opening, sites
+from topic_probe.lens import interface, opening, sites, trial, weights
+from topic_probe.lens.host import host_of, patterns_of, sites_of
 from topic_probe.lens.sites import Site
+from topic_probe.lens.weights import word_embeddings
 
 IDS, MASK = zoo.documents()
 DOCUMENTS = zoo.lists((20, 9, 14))
@@ -38,7 +40,7 @@ def raw_bridge(name, *, eager=False):
 def seen_by_hand(bridge):
     """What a user's own hooks on the patterns see."""
     seen = {}
-    names = [site.hook_name for site in capture.sites(bridge)]
+    names = [site.hook_name for site in sites_of(bridge)]
     hooks = [(name, lambda value, hook: seen.update({hook.name: value.detach().clone()})) for name in names]
     given = {"decoder_input_ids": IDS} if any(name.startswith("decoder") for name in names) else {}
     with torch.no_grad():
@@ -78,26 +80,26 @@ def test_patterns_that_a_bridge_over_fused_attention_never_shows_are_read_all_th
     model, bridge = raw_bridge(name)
     assert bridge.original_model.config._attn_implementation == "sdpa"
     assert bool(seen_by_hand(bridge)) == (name == "gpt2")  # which computes it itself
-    assert_true_patterns(capture.view(bridge), model)
+    assert_true_patterns(host_of(bridge), model)
     assert bridge.original_model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.generation
 def test_a_site_that_stays_silent_or_fails_is_an_error():
     _, bridge = raw_bridge("bert", eager=True)
-    view = capture.view(bridge)
+    view = host_of(bridge)
     bridge.blocks[1].attn.forward = lambda hidden, *_, **__: (hidden, None)
     with refused(r"no attention pattern was seen at blocks\.1\.attn\.hook_pattern\. The host"):
         read(view, "hooks")
     with refused("no attention pattern was seen"):
-        capture.view(bridge)
+        host_of(bridge)
 
     def fail(*_, **__):
         raise RuntimeError("no such kernel")
 
     bridge.blocks[1].attn.forward = fail
     with refused(r"fails on a few tokens \(RuntimeError: no such kernel\)"):
-        capture.view(bridge)
+        host_of(bridge)
 
 
 # The padding mask is ignored by a bidirectional HookedTransformer; native bridges honour it.
@@ -117,7 +119,7 @@ def bidirectional():
 @pytest.mark.generation
 def test_a_host_that_attends_to_padding_never_gets_a_padded_batch():
     model = bidirectional()
-    view = capture.view(model)
+    view = host_of(model)
     assert view.sharing.lengths == (zoo.GENERATION == 4)
     assert_batches_change_nothing(model)
     mass = max(float(pattern[1, :, :9, 9:].sum(-1).max()) for pattern, _ in read(view).values())
@@ -164,7 +166,7 @@ def test_dropout_is_off_while_attention_is_read_and_rows_sum_to_one(name):
     broken = torch.cat([pattern.sum(-1).flatten() for pattern in seen_by_hand(bridge).values()])
     assert broken.min() < 0.8
     assert broken.max() > 1.05
-    view = capture.view(bridge)
+    view = host_of(bridge)
     assert_true_patterns(view, model)
     for pattern, _ in read(view, "hooks").values():
         torch.testing.assert_close(pattern.sum(-1), torch.ones(pattern.shape[:-1]), rtol=0, atol=1e-5)
@@ -176,7 +178,7 @@ def test_dropout_is_off_while_attention_is_read_and_rows_sum_to_one(name):
 
 def test_every_layer_is_read_where_one_module_is_called_for_all_and_one_that_is_no_longer_called_is_noticed():
     model = zoo.make("albert")
-    view = capture.view(opening.open_model(model))
+    view = host_of(opening.open_model(model))
     found = list(read(view).values())
     assert len(found) == 3
     assert (found[0][0] - found[1][0]).abs().max() > 0.02
@@ -199,14 +201,14 @@ def test_word_embeddings_that_were_centred_by_weight_processing_are_refused(name
     own = zoo.opened(name).model.get_input_embeddings().weight
     hooked = zoo.bridge(zoo.make(name))
     hooked.enable_compatibility_mode(no_processing=True)
-    assert torch.equal(capture.word_embeddings(hooked), own)
+    assert torch.equal(word_embeddings(hooked), own)
     hooked = zoo.bridge(zoo.make(name))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="BertArchitectureAdapter does not support fold_ln")
         hooked.enable_compatibility_mode()
     assert hooked.W_E.mean(-1).abs().max() < 1e-7  # the failure
     with refused(r"were centred by weight processing \(enable_compatibility_mode"):
-        capture.word_embeddings(hooked)
+        word_embeddings(hooked)
     assert own.mean(-1).abs().max() > 0.01
 
 
@@ -214,8 +216,8 @@ def test_word_embeddings_that_were_centred_by_weight_processing_are_refused(name
 def test_centring_is_seen_in_every_precision_and_natural_tables_are_not_taken_for_it(dtype):
     table = 0.02 * torch.randn(500, 768, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for natural in (table, table - table.mean(0), torch.zeros(3, 4), torch.eye(101)):
-        assert not capture._is_centred(natural.to(dtype))
-    assert capture._is_centred((table - table.mean(-1, keepdim=True)).to(dtype))
+        assert not weights.is_centred(natural.to(dtype))
+    assert weights.is_centred((table - table.mean(-1, keepdim=True)).to(dtype))
 
 
 # A custom attention function is handed no mask, unless a mask function is registered beside it.
@@ -248,13 +250,13 @@ def hot_attention(module, query, key, value, attention_mask, *, scaling=None, **
 def test_rows_beside_the_fused_kernel_that_are_not_those_of_the_patterns_are_not_used(
     what, host, monkeypatch
 ):
-    true = huggingface.take_rows
+    true = interface.take_rows
     wrong = {
         "take_rows": lambda table, index: true(table, index).flip(2),
         "visible_keys": lambda mask, batch, *shape: torch.ones(batch, *shape, dtype=torch.bool),
     }
-    monkeypatch.setattr(huggingface, what, wrong[what])
-    view = capture.view(zoo.hosted(zoo.make("bert"), host))
+    monkeypatch.setattr(interface if what == "take_rows" else trial, what, wrong[what])
+    view = host_of(zoo.hosted(zoo.make("bert"), host))
     assert view.tap is None
     assert_true_patterns(view, zoo.opened("bert").model)
 
@@ -292,32 +294,40 @@ def test_sparse_attention_that_short_texts_turn_off_is_refused_and_the_model_sta
         twin(long[:, :10])
         assert (twin(long).logits - before).abs().max() > 1e-4  # the failure: it is another model now
     hooked = tp.open_model(model)
-    with refused("puts other modules in the place of its own when a text is as short as"):
+    with refused("turns its sparse attention into full attention where a text is short"):
         tp.measure_attention(hooked, TOPICS, [list(range(5, 15))], **PLAIN)
-    hooked(long[:, :10], torch.ones(1, 10))
     with torch.no_grad():
         assert torch.equal(model(long).logits, before)
 
 
-class Counting(torch.nn.Module):
-    """A layer that counts its passes in a buffer."""
+class Writing(torch.nn.Module):
+    """A layer that counts its passes in a buffer, or takes another layer for itself at the first of them."""
 
-    def __init__(self, layer):
+    def __init__(self, layer, what):
         super().__init__()
-        self.layer = layer
+        self.layer, self.what = layer, what
         self.register_buffer("count", torch.zeros(1))
 
     def forward(self, *given, **options):
-        self.count += 1
+        if self.what == "tensors":
+            self.count += 1
+        elif self.what == "modules":
+            self.layer, self.what = copy.deepcopy(self.layer), None
         return self.layer(*given, **options)
 
 
-def test_a_model_that_writes_on_its_tensors_is_refused_by_their_names_and_comes_back():
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("tensors", r"writes on its own tensors .*\(such as encoder\.layer\.1\.intermediate\.count\)"),
+        ("modules", "puts other modules in the place of its own"),
+    ],
+)
+def test_a_model_that_changes_itself_as_it_runs_is_refused(what, sentence):
     model = zoo.make("bert-headless")
-    model.encoder.layer[1].intermediate = counting = Counting(model.encoder.layer[1].intermediate)
-    with refused(r"writes on its own tensors .*\(encoder\.layer\.1\.intermediate\.count\)"):
-        capture.view(tp.open_model(model))
-    assert counting.count == 0
+    model.encoder.layer[1].intermediate = Writing(model.encoder.layer[1].intermediate, what)
+    with refused(sentence):
+        host_of(tp.open_model(model))
 
 
 # A user's own attention function is never called.
@@ -331,31 +341,27 @@ def test_the_pattern_of_a_users_own_attention_function_is_measured(mask):
         model.set_attn_implementation("my_attention")
         with torch.no_grad():
             answer = model(IDS, attention_mask=MASK.long(), output_attentions=True)
-        view = capture.view(tp.open_model(model))
+        view = host_of(tp.open_model(model))
         assert (view.sharing.lengths, view.sharing.batches) == (mask is not None, True)
         for (pattern, _), true in zip(read(view).values(), answer.attentions, strict=True):
             rows, expected = (whole.transpose(1, 2)[MASK] for whole in (pattern, true))
             torch.testing.assert_close(rows, expected, rtol=0, atol=1e-6)
-        edited = view.model.run_with_hooks(IDS, MASK, fwd_hooks=[("blocks.0.attn.hook_pattern", swap)])
-        assert (edited.last_hidden_state - answer.last_hidden_state).abs().max() > 0.01
+        with refused("only returns its patterns"):
+            view.model.run_with_hooks(IDS, MASK, fwd_hooks=[("blocks.0.attn.hook_pattern", swap)])
     assert model.config._attn_implementation == "my_attention"
     eager = zoo.own_patterns(model, sites.Inputs(IDS, MASK))
     assert (eager["self"][0][0, 0] - answer.attentions[0][0, 0]).abs().max() > 0.01  # the failure
 
 
-def test_a_users_attention_function_without_a_pattern_is_refused_also_where_it_comes_later():
+def test_a_users_attention_function_without_a_pattern_is_refused():
     def without_pattern(*given, **options):
         return hot_attention(*given, **options)[0], None
 
     model = zoo.make("bert-headless")
-    with registered("my_attention", hot_attention, "eager"):
-        model.set_attn_implementation("my_attention")
-        hooked = tp.open_model(model)
-        assert capture.view(hooked).sites
     with registered("my_attention", without_pattern, "eager"):
-        for again in (hooked, tp.open_model(model)):
-            with refused("the attention function 'my_attention' returns no pattern"):
-                capture.view(again)
+        model.set_attn_implementation("my_attention")
+        with refused(r"computes something else as it is \(my_attention attention\)"):
+            host_of(tp.open_model(model))
 
 
 # Eager attention and the fused kernel of one architecture compute two models.
@@ -379,12 +385,9 @@ def test_a_model_that_is_another_one_with_eager_attention_is_refused_until_it_is
     assert (one - other).abs().max() > 0.1  # the failure
     sentence = r"something else as it is \(sdpa attention\) .*load it with attn_impl"
     with refused(sentence):
-        capture.view(tp.open_model(fused))
+        host_of(tp.open_model(fused))
     hooked = tp.open_model(eager)
-    assert_true_patterns(capture.view(hooked), eager)
-    eager.config._attn_implementation = "sdpa"  # switched after it was opened
-    with refused(sentence):
-        capture.view(hooked)
+    assert_true_patterns(host_of(hooked), eager)
 
 
 def test_how_far_outputs_are_apart_is_a_share_of_their_length_at_real_positions():
@@ -392,10 +395,10 @@ def test_how_far_outputs_are_apart_is_a_share_of_their_length_at_real_positions(
     one = torch.ones(2, 7, 4)
     other = one.clone()
     other[1, 5] = 100  # padding
-    assert huggingface.output_difference({"states": one}, {"states": other}, inputs) == 0
+    assert trial.output_difference({"states": one}, {"states": other}, inputs) == 0
     other[0, 3, 2] = 3  # a vector of length 2 moves by 2
-    assert huggingface.output_difference((one,), (other,), inputs) == pytest.approx(1)
-    assert huggingface.output_difference({"states": one}, None, inputs) == 0
+    assert trial.output_difference((one,), (other,), inputs) == pytest.approx(1)
+    assert trial.output_difference({"states": one}, None, inputs) == 0
 
 
 # Something else than attention reads padding, or the documents beside.
@@ -426,7 +429,7 @@ def test_batches_change_nothing_where_a_model_reads_padding_or_other_documents(m
     hooked = tp.open_model(make())
     report = assert_batches_change_nothing(hooked)
     assert report.provenance["model"]["notes"][0].startswith(note)
-    inputs = capture.view(hooked).inputs(IDS, MASK)
-    single = capture.patterns(hooked, inputs.document(1))
-    for site, batched in list(capture.patterns(hooked, inputs).items())[1:]:
+    inputs = host_of(hooked).inputs(IDS, MASK)
+    single = patterns_of(hooked, inputs.document(1))
+    for site, batched in list(patterns_of(hooked, inputs).items())[1:]:
         assert sites.batch_error(site, batched, single[site], inputs, 1) > 1e-4  # the failure

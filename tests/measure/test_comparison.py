@@ -13,7 +13,7 @@ import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import topic_probe as tp
-from topic_probe.measure.nulls import Null
+from topic_probe.measure.attention_sums import AttentionSums
 from topic_probe.text.encoder import Encoder
 from topic_probe.text.same_texts import SameTexts
 
@@ -168,8 +168,9 @@ def test_shares_of_permutations_are_those_counted_by_hand():
     found = tp.compare(toys, topics, documents, measure=["attention"], n_permutations=99)
     logarithms = []
     for toy in toys.values():
-        null = Null(topics, 99, 0, 1, names=[str(word) for word in topics.words.tolist()])
-        heads = tp.measure_attention(toy, topics, documents, accumulators=[null], n_permutations=0).heads
+        names = [str(word) for word in topics.words.tolist()]
+        null = AttentionSums(topics, torch.zeros(1, dtype=torch.int64), n_permutations=99, names=names)
+        heads = tp.measure_attention(toy, topics, documents, questions=[null], n_permutations=0).heads
         (same,), (n_same,) = null.sums["null"], null.sums["n_null"]
         n = heads.n_same_topic + heads.n_different_topic
         total = heads.same_topic * heads.n_same_topic + heads.different_topic * heads.n_different_topic
@@ -304,7 +305,7 @@ def test_checkpoints_have_differences_of_every_layer_and_head_and_a_report_comes
     np.testing.assert_allclose(found.ranks["heads"].sum(0), 1)
     assert [len(found.to_dataframe(by)) for by in ("layer", "head")] == [3 * 2, 3 * 4]
     assert tp.load_report(found.save(tmp_path / "report")) == found
-    assert "step 0 ÷ step 1" in found.to_text()
+    assert "step 0 ÷ step 1" in str(found)
     # Texts of one source are resampled together; without resampling there is no doubt.
     sources = [n // 3 for n in range(30)]
     together = tp.compare(sides, LISTS, texts, sources=sources, measure=["attention"], n_permutations=0)
@@ -324,7 +325,7 @@ def test_what_cannot_be_compared_is_refused_by_name(pieces, unchecked):
     bare = {"one": one, "bare": tp.open_model(hf.BertModel(hf.BertConfig(vocab_size=9, **SIZES)))}
     nameless = tp.Topics.from_token_ids({"war": [5, 6]}, vocabulary_size=9)
     for given, topics, documents, options, error, said in (
-        ([one, one], LISTS, None, {}, TypeError, "models must be a mapping"),
+        ([one, one], LISTS, None, {}, TypeError, "models must be a Mapping"),
         (both, LISTS, [[7, 8, 9]], {}, ValueError, "different vocabularies"),
         (both, LISTS, iter(texts), {}, ValueError, "can be read only once"),
         (both, {"war": ["zeppelin"]}, None, {}, ValueError, "no word is left that all models have"),
@@ -340,7 +341,7 @@ def test_what_cannot_be_compared_is_refused_by_name(pieces, unchecked):
 # ---------------------------------------------------------------- saved reports
 
 
-def test_saved_reports_of_the_same_things_compare_with_the_intervals_that_they_have(pieces, unchecked):
+def test_saved_reports_of_the_same_things_compare_as_their_models_do(pieces, unchecked, tmp_path):
     topics, documents = tp.Topics.from_word_lists(LISTS, pieces), list(tp.encode_texts(some_texts(), pieces))
     sides = {"one": bert(pieces), "other": bert(pieces, seed=1)}
 
@@ -348,22 +349,21 @@ def test_saved_reports_of_the_same_things_compare_with_the_intervals_that_they_h
         return tp.measure_attention(model, topics, documents, n_permutations=0, **options)
 
     reports = {name: measured(model) for name, model in sides.items()}
-    found = tp.compare_reports(reports)
-    one, other = (report.overall for report in reports.values())
-    table = found.differences["attention"]
-    assert table["number"][0] == pytest.approx(one.ratio / other.ratio)
-    # Distances of the ends add up as those of a right triangle do.
-    down = math.hypot(math.log(one.ratio / one.interval[0]), math.log(other.interval[1] / other.ratio))
-    assert table["low"][0] == pytest.approx(one.ratio / other.ratio / math.exp(down))
+    loaded = {name: tp.load_report(report.save(tmp_path / name)) for name, report in reports.items()}
+    found = tp.compare_reports(loaded)
+    together = tp.compare(sides, LISTS, some_texts(), measure=["attention"], n_permutations=0)
+    for name in ("attention", "layers", "heads"):
+        for column in ("number", "low", "high", "p_value"):
+            wanted = together.differences[name][column]
+            np.testing.assert_allclose(found.differences[name][column], wanted, rtol=1e-9)
     back = tp.compare_reports(dict(reversed(reports.items()))).differences["attention"]
-    np.testing.assert_allclose(1 / back["high"], table["low"])
-    assert "not paired" in found.to_text()
+    np.testing.assert_allclose(1 / back["high"], found.differences["attention"]["low"])
     embeddings = {name: tp.measure_embeddings(model, topics) for name, model in sides.items()}
-    one, other = (report.cosine for report in embeddings.values())
-    own, its = one.effect_size, other.effect_size
-    down = math.hypot(own - one.effect_size_interval[0], other.effect_size_interval[1] - its)
-    low = tp.compare_reports(embeddings).differences["cosine"]["low"][0]
-    assert low == pytest.approx(own - its - down, abs=1e-12)
+    sizes = [report.cosine.effect_size for report in embeddings.values()]
+    of_words = tp.compare_reports(embeddings)
+    assert of_words.differences["cosine"]["number"][0] == pytest.approx(sizes[0] - sizes[1])
+    assert np.isnan(of_words.differences["cosine"]["low"][0])
+    assert "keep no sums of words" in str(of_words)
 
     fewer = tp.Topics.from_word_lists({name: LISTS[name] for name in ("war", "music")}, pieces)
     model, differ = sides["other"], "cannot be compared, because they differ in .*"

@@ -1,85 +1,87 @@
-"""The arithmetic of effects, on sums made by hand and on effects that were planted."""
+"""The statistics of effects, of outcomes that were planted, and what is told of them."""
 
 import numpy as np
 import pytest
 import scipy.stats
+import zoo
 
-from topic_probe.measure.effects import EffectReport, Numbers, effects
+import topic_probe as tp
 
-GAP = {"gap": (0, 1, -1)}
-MEAN = {"mean": (0, 1, 0)}
-
-
-def of_sources(values):
-    """Numbers of which every source has one, of the kind "same topic"."""
-    sums = np.zeros((*values.shape, 3))
-    sums[..., 1] = values
-    counts = np.zeros_like(sums)
-    counts[..., 1] = 1
-    return Numbers(sums, counts)
+TOPICS = tp.Topics.from_token_ids({"one": range(5, 20), "two": range(20, 40)}, vocabulary_size=zoo.VOCABULARY)
+N = 90
+MODEL = tp.open_model(zoo.make("bert"))  # 3 layers of 4 heads
 
 
-def told(numbers, readouts, cells, others, **options):
-    return effects(
-        numbers, readouts, cells, others, **{"confidence": 0.95, "alternative": "two-sided", **options}
-    )
+def planted(values, **options):
+    """The report where documents have these outcomes [cell, document]: as they are, and after every intervention."""
+    documents, rows = [[word, 5, 20] for word in range(values.shape[1])], iter(values)
+
+    def outcome(model, inputs):
+        return np.array(next(rows))[inputs.ids[:, 0]]
+
+    given = {"kind": "zero", "batch_size": N, "special_ids": (), **options}
+    report = tp.measure_ablation(MODEL, TOPICS, documents, outcome=outcome, **given)
+    assert next(rows, None) is None
+    return report
 
 
-def test_an_effect_is_the_difference_of_pooled_means():
-    """Two sources: same-topic pairs 1 of 2 and 3 of 6, different-topic pairs 4 of 4 and 0 of 1."""
-    sums, counts = np.zeros((2, 2, 2, 3))
-    sums[:, 1, 1:], counts[:, 1, 1:] = [[1.0, 4.0], [3.0, 0.0]], [[2.0, 4.0], [6.0, 1.0]]
-    sums[:, 0], counts[:, 0] = sums[:, 1] / 2, counts[:, 1]
-    found = told(Numbers(sums, counts), GAP, [1], [[]])
-    assert found["effect"].item() == pytest.approx(4 / 8 - 4 / 5)
-    assert found["outcome"].item() == pytest.approx((4 / 8 - 4 / 5) / 2)
-    assert np.isnan(found["interval"]).all()  # of two sources there is none
-    assert np.isnan(found["p_value"]).all()
-
-
-def test_a_p_value_is_a_rank_among_what_is_compared_with():
-    """The effect is 3; of nine others one is above, so twice (1 + 1) of 10. Of the other cell's two none is."""
-    values = np.tile(np.array([0.0, 3.0, *range(-4, 3), 2.5, 7.0]), (8, 1))
-    found = told(of_sources(values), MEAN, [1, 10], [range(2, 11), [2, 3]])
-    np.testing.assert_allclose(found["p_value"], [[2 * 2 / 10, 2 * 1 / 3]])
-    np.testing.assert_allclose(found["q_value"], [[2 / 3, 2 / 3]])
-    np.testing.assert_array_equal(np.sort(found["null"][0, 0]), np.sort(values[0, 2:]))
-    np.testing.assert_allclose(found["beyond"], [[3 - values[0, 2:].mean(), 7 + 3.5]])
-    one_sided = told(of_sources(values), MEAN, [1], [range(2, 11)], alternative="greater")
-    assert one_sided["p_value"].item() == pytest.approx(2 / 10)
-
-
-def assert_is_students(interval, values):
+def test_an_effect_has_the_interval_and_the_p_value_of_a_paired_t_test():
     """But for the degrees of freedom: these are estimated, because sources may be unlike each other."""
-    low, high = scipy.stats.t.interval(0.95, len(values) - 1, values.mean(), scipy.stats.sem(values))
-    np.testing.assert_allclose(interval, [low, high], atol=0.004 * (high - low))
-    return low
+    generator = np.random.default_rng(0)
+    values = generator.normal(scale=5, size=N) + generator.normal(scale=0.5, size=(3, N)) - [[0.1], [0], [0]]
+    report = planted(values, sets={"one": "0.0", "other": "0.1"}, n_matched=0)
+    assert report.outcome.item() == pytest.approx(values[0].mean())
+    low, high = scipy.stats.t.interval(0.95, N - 1, values[0].mean(), scipy.stats.sem(values[0]))
+    np.testing.assert_allclose(report.outcome_interval[0], [low, high], atol=0.02)
+    tests = [scipy.stats.ttest_rel(values[0], own) for own in values[1:]]
+    for cell, test in enumerate(tests):
+        assert report.effect[0, cell] == pytest.approx((values[0] - values[1 + cell]).mean())
+        ends = test.confidence_interval()
+        np.testing.assert_allclose(report.interval[0, cell], ends, atol=0.01 * (ends.high - ends.low))
+    p = [test.pvalue for test in tests]
+    np.testing.assert_allclose(report.p_value[0], p, rtol=0.03)
+    np.testing.assert_allclose(report.q_value[0], scipy.stats.false_discovery_control(report.p_value[0]))
 
 
-def test_intervals_of_single_numbers_are_students():
-    values = np.random.default_rng(0).normal(size=(300, 2))
-    found = told(of_sources(values), MEAN, [1], [[]])
-    assert_is_students(found["interval"][0, 0], values[:, 1])
-    assert_is_students(found["outcome_interval"][0], values[:, 0])
-
-
-def test_what_is_beyond_the_others_is_judged_by_paired_sources():
-    """Effect and others move together from source to source, so that what is beyond them is sure."""
-    generator = np.random.default_rng(1)
-    values = generator.normal(scale=5, size=(300, 1)) + generator.normal(scale=0.1, size=(300, 4))
-    values[:, 1] += 0.3
-    found = told(of_sources(values), MEAN, [1], [[2, 3]])
-    low = assert_is_students(found["beyond_interval"][0, 0], values[:, 1] - values[:, 2:4].mean(1))
-    assert low > 0 > found["interval"][0, 0, 0]
-
-
-def test_a_report_is_printed_with_what_it_is_compared_with():
-    values = np.random.default_rng(4).normal(size=(9, 5))
-    found = told(of_sources(values), MEAN, [1, 2], [[3, 4], [3]])
-    report = EffectReport(
-        index={"set": ("one", "two"), "n": (3, 1)}, provenance={"options": {}, "left_out": {}}, **found
-    )
+def test_a_set_is_ranked_among_random_ones_and_judged_beyond_their_mean():
+    """The effect is 3; of 24 others one is above and one as large: twice (1 + 2) of 25."""
+    noise = np.random.default_rng(1).normal(scale=0.1, size=(26, N))
+    effects = np.array([0, 3, *np.linspace(-2, 2.5, 22), 3, 7.0])
+    values = 10 - effects[:, None] + noise - noise.mean(1, keepdims=True)
+    report = planted(values, sets={"two": "0.0,1.0"}, n_matched=24)
+    np.testing.assert_allclose(np.sort(report.null[0, 0]), effects[2:])
+    assert report.p_random.item() == pytest.approx(6 / 25)
+    assert report.index["random"] == ("all layers",)
+    rest = values[2:].mean(0) - values[1]
+    low, high = scipy.stats.t.interval(0.95, N - 1, rest.mean(), scipy.stats.sem(rest))
+    assert report.beyond.item() == pytest.approx(3 - effects[2:].mean())
+    np.testing.assert_allclose(report.beyond_interval[0, 0], [low, high], atol=0.01 * (high - low))
     table = report.to_dataframe()
-    assert table["n_null"].tolist() == [2, 1]
-    np.testing.assert_allclose(table["null_mean"], [values[:, 3:5].mean(), values[:, 3].mean()])
-    assert "outcome of the model as it is, mean" in str(report)
+    assert table["n_null"].tolist() == [24]
+    assert table["null_mean"].item() == pytest.approx(effects[2:].mean())
+
+
+def test_of_fewer_than_twenty_others_there_is_no_p_value():
+    values = np.random.default_rng(2).normal(size=(13, N))
+    report = planted(values, sets={"one": "0.0"})  # of 12 heads
+    assert report.null.shape == (1, 1, 11)
+    assert np.isnan(report.p_random.item())
+    assert np.isfinite(report.beyond.item())
+    assert "of fewer than 20 others" in str(report)
+
+
+def test_the_largest_heads_are_printed_in_their_places(tmp_path):
+    effects = np.array([0.1, -0.9, 0.3, 0.2, 1.1, -0.5, 0.6, 0.7, 0.05, 0.8, 1.2, -0.01])
+    layers = [0.4, 0.0, -0.2]
+    outcomes = 10 - np.concatenate([[0], effects, layers])
+    report = planted(outcomes[:, None] + np.random.default_rng(3).normal(size=(1, N)))
+    table = report.to_dataframe()
+    order = np.argsort(-np.abs(effects))
+    assert table["place"].tolist() == [list(order).index(head) + 1 for head in range(12)]
+    np.testing.assert_allclose(table["layer_effect"], np.repeat(layers, 4), atol=1e-12)
+    assert {"p_random", "beyond"}.isdisjoint(table)
+    text = str(report)
+    assert "the 10 largest of 12 effects" in text
+    rows = [line.split() for line in text.splitlines() if line.strip().startswith("self")]
+    assert [int(row[1]) * 4 + int(row[2]) for row in rows] == order[:10].tolist()
+    assert tp.load_report(report.save(tmp_path / "report")) == report

@@ -1,6 +1,6 @@
 """A folder of parts: any number of workers gives the bytes of one, whatever was killed; others are refused."""
 
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import topic_probe as tp
-from topic_probe.lens import capture
-from topic_probe.measure.accumulators import Relations
+from topic_probe.lens.host import host_of
+from topic_probe.measure.ask import Question
 
 TOPICS, DOCUMENTS = small_runs.topics(), small_runs.documents(24)
 OPTIONS = {"batch_size": 4, "part_size": 8, "progress": False}
@@ -137,10 +137,10 @@ def test_models_side_by_side_have_a_folder_each(tmp_path):
 
 
 def test_what_is_found_of_all_documents_first_is_kept_by_whoever_comes_first(tmp_path):
-    measure, given = partial(of_means(tp.measure_ablation), heads=2), DOCUMENTS[20:]
+    measure, given = of_means(tp.measure_ablation), DOCUMENTS[20:]
     measure(tmp_path / "own", part=(2, 3))
     kept = files(tmp_path / "own")
-    assert list(kept) == ["heads.safetensors", "means.safetensors", "part-000002.safetensors"]
+    assert list(kept) == ["means.safetensors", "part-000002.safetensors"]
     report = measure(tmp_path / "own")
     assert {name: files(tmp_path / "own")[name] for name in kept} == kept
     assert report.provenance["documents"]["parts"]["there"] == 3
@@ -151,6 +151,31 @@ def test_what_is_found_of_all_documents_first_is_kept_by_whoever_comes_first(tmp
     (tmp_path / "own" / name).write_bytes((tmp_path / "other" / name).read_bytes())
     with pytest.raises(ValueError, match="is of another measurement, which differs in means"):
         measure(tmp_path / "own")
+
+
+class Tokens(Question):
+    """How many words there are."""
+
+    topics = TOPICS
+
+    def __init__(self, name="tokens"):
+        self.sums, self.facts = {"tokens": np.zeros(1)}, {"name": name}
+
+    def read(self, heads, rows, visible, words):
+        words.add("tokens", 0, words.query.real.sum() / 4)  # once for each of two layers of two heads
+
+
+def test_a_folder_keeps_the_sums_of_questions_too(tmp_path):
+    plain, asked = Tokens(), [Tokens() for _ in range(3)]
+    attention(None, questions=[plain])
+    for index, question in enumerate(asked):
+        attention(tmp_path, part=(index, 3), questions=[question])
+    assert asked[-1].sums["tokens"] == plain.sums["tokens"] > 0
+    again = Tokens()
+    attention(tmp_path, questions=[again])  # no model runs
+    assert again.sums["tokens"] == plain.sums["tokens"]
+    with pytest.raises(ValueError, match="is of another measurement, which differs in questions"):
+        attention(tmp_path, questions=[Tokens("others")])
 
 
 # --- what does not fit -------------------------------------------------------------------------------
@@ -189,7 +214,7 @@ def test_parts_of_another_measurement_are_refused_by_name(kept, named):
 
 def test_what_decides_about_no_sum_may_differ_and_other_texts_may_not(tmp_path):
     wide = attention(tmp_path)
-    narrow = attention(tmp_path, confidence=0.5, batch_size=3, alternative="greater")
+    narrow = attention(tmp_path, confidence=0.5, batch_size=3)
     assert narrow.overall.ratio == wide.overall.ratio
     assert np.diff(narrow.overall.interval) < np.diff(wide.overall.interval)
     for documents in (DOCUMENTS[::-1], DOCUMENTS[:12], [*DOCUMENTS[:20], [5, 10], *DOCUMENTS[21:]]):
@@ -224,7 +249,7 @@ def test_a_damaged_part_is_refused_by_name(tmp_path, kept, name):
 
 def test_a_model_with_hooks_or_edits_is_refused(tmp_path):
     model = tp.open_model(small_runs.model())
-    layer, site = model.original_model.encoder.layer[0], capture.view(model).sites[0]
+    layer, site = model.original_model.encoder.layer[0], host_of(model).sites[0]
     said = "hooks or edits are on the model, and a folder knows a model by its weights"
     for changed in (
         layer.register_forward_hook(lambda module, given, found: None),
@@ -239,7 +264,6 @@ def test_a_model_with_hooks_or_edits_is_refused(tmp_path):
 
 def test_what_a_folder_cannot_keep_is_refused(tmp_path):
     for options, said in (
-        ({"accumulators": [Relations()]}, "your own accumulators= are in no report"),
         ({"topics": [TOPICS, TOPICS]}, "a folder is for one report"),
         ({"folder": None, "part": (0, 2)}, "part= came without folder="),
     ):

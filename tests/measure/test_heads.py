@@ -15,6 +15,7 @@ def test_one_head_has_the_names_of_tables_and_of_pages(name):
     assert heads.index([number]) == {"stack": ("self",), "layer": (2,), "head": (1,)}
     assert number in heads.layer(2)
     assert heads.named(f"{name}, 0.3,2.1") == (3, number)  # in their order, and once
+    assert heads.named("2") == heads.named([2]) == tuple(range(2 * zoo.HEADS, 3 * zoo.HEADS))
 
 
 @pytest.mark.parametrize("name", ["21", "H1L2", "2.1.0", "-2.1"])
@@ -29,6 +30,7 @@ def test_heads_of_several_stacks_are_named_with_their_stack():
     (number,) = both.named("decoder.1.2")
     assert both.name(number) == "decoder.1.2"
     assert both.index([number])["stack"] == ("decoder",)
+    assert len(both.named("decoder.1, cross.0")) == 2 * zoo.HEADS
     with pytest.raises(ValueError, match=r"there is no head '1\.2'"):
         both.named("L1H2")
 

@@ -1,7 +1,6 @@
 """Pairs matched on co-occurrence and frequency: counted again pair by pair, and planted effects found and lost."""
 
 import math
-import warnings
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
@@ -13,10 +12,11 @@ import zoo
 from transformers import BertConfig, BertModel
 
 import topic_probe as tp
-from topic_probe.lens import capture
-from topic_probe.measure.matched import measure_matched
-from topic_probe.measure.matching import Bins, MatchedWords, attention_by_class
-from topic_probe.measure.words import LabelledWords
+from topic_probe.lens.host import host_of
+from topic_probe.measure.ask import ask
+from topic_probe.measure.matched import ClassSums, _Pairs, _permuted_words, measure_matched
+from topic_probe.measure.options import Reading, Run
+from topic_probe.measure.words import LabelledWords, labelled_words
 from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
 
 WORDS, N_DOCUMENTS = list(range(10, 40)), 1000
@@ -44,20 +44,26 @@ def opened(name="bert"):
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
 def test_sums_of_attention_by_class_are_those_of_a_double_loop_over_own_patterns(name):
-    (ids, mask), distances = zoo.documents((20, 9, 14)), (2, 5)
-    words, generator = sorted({*ids[mask].tolist()})[::3], np.random.default_rng(0)
-    codes = np.triu(generator.integers(-1, 12, size=(len(words), len(words))), 1)
-    codes = torch.from_numpy(codes + codes.T).int().fill_diagonal_(-1)
-    topics = tp.Topics.from_token_ids({"all": words}, vocabulary_size=zoo.VOCABULARY)
-    options = {"distances": distances, "table": True, "special_ids": ()}
-    found = attention_by_class(
-        opened(name), topics, codes, {"input_ids": ids, "attention_mask": mask}, **options
-    )
-    inputs = capture.view(opened(name)).inputs(ids, mask)
+    (ids, mask), distances, generator = zoo.documents((20, 9, 14)), (2, 5), np.random.default_rng(0)
+    held = sorted({*ids[mask].tolist()})[::3]
+    lists = {str(t): sorted({*held[t::4], held[t]}) for t in range(4)} | {"more": held[:5]}
+    topics = tp.Topics.from_token_ids(lists, vocabulary_size=zoo.VOCABULARY)
+    words = labelled_words(torch.rand(zoo.VOCABULARY, 3), topics)
+    words = replace(words, places=words.places.sort().values)
+    codes = np.triu(generator.integers(0, 12, size=(len(words), len(words))), 1)
+    codes = (codes + codes.T) * ((codes + codes.T) % 3 > 0)
+    permuted = generator.permuted(np.tile(words.group.numpy()[:, None], 3), axis=0)
+    pairs = _Pairs(words, codes, (2, 2), permuted)
+    one_topic = tp.Topics.from_token_ids({"all": words.ids}, vocabulary_size=zoo.VOCABULARY)
+    view = host_of(opened(name))
+    found = ClassSums(one_topic, torch.from_numpy(codes), sum(view.n_heads), pairs=pairs, distances=distances)
+    given, reading = {"input_ids": ids, "attention_mask": mask}, Reading(special_ids=()).of(view.facts)
+    ask(view, [found], given, reading=reading, run=Run())
+    inputs = view.inputs(ids, mask)
     patterns = zoo.own_patterns(zoo.make(name), inputs)
-    n_heads, start = zoo.HEADS * sum(map(len, patterns.values())), 0
-    (sums, n), squares = np.zeros((2, n_heads, 4, 3, 3)), np.zeros((n_heads, 4, 3))
-    (table, n_table), place = np.zeros((2, len(words), len(words))), {word: k for k, word in enumerate(words)}
+    by_head, start = np.zeros((sum(view.n_heads), 4, 3, 7)), 0
+    null, place = np.zeros((3, 2, 4, 3)), {word: k for k, word in enumerate(words.ids.tolist())}
+    member = topics.incidence.table.toarray()[permuted]  # [word, permutation, topic]
     for stack, layer, pattern in ((s, k, p) for s, layers in patterns.items() for k, p in enumerate(layers)):
         visible, heads = zoo.visible(name, stack, layer, inputs), slice(start, start + zoo.HEADS)
         start += zoo.HEADS
@@ -70,42 +76,25 @@ def test_sums_of_attention_by_class_are_those_of_a_double_loop_over_own_patterns
             first = (i == 0 and stack != "encoder") or (j == 0 and stack in ("self", "decoder"))
             if None in (one, other) or first or not queries[row, i] or not visible[row, i, j]:
                 continue
-            if (code := int(codes[one, other])) < 0:
+            if not (code := int(codes[one, other])):
                 continue
             score = pattern[row, :, i, j].double().numpy() * int(visible[row, i].sum())
-            where = (heads, code // 3, sum(abs(i - j) >= limit for limit in distances), code % 3)
-            sums[where] += score
-            squares[where[:-1]] += score**2
-            n[where] += 1
-            for pair in ((one, other), (other, one)):
-                table[pair] += score.sum()
-                n_table[pair] += len(score)
-    by_source, near = found.by_source.total(), {"rtol": 1e-4, "atol": 1e-5}
-    np.testing.assert_array_equal(found.n_heads, n)
-    np.testing.assert_array_equal(by_source.counts.reshape(4, 3, 3), n.sum(0))
-    np.testing.assert_array_equal(found.table[1], n_table)
-    np.testing.assert_allclose(found.table[0], table, **near)
-    np.testing.assert_allclose(found.heads, sums, **near)
-    np.testing.assert_allclose(by_source.sums.reshape(4, 3, 3), sums.sum(0), **near)
-    np.testing.assert_allclose(found.squares, squares, **near)
-    np.testing.assert_allclose(by_source.squares.reshape(4, 3), squares.sum(0), **near)
+            at = code // 3, sum(abs(i - j) >= limit for limit in distances)
+            by_head[(heads, *at, code % 3)] += score
+            by_head[(heads, *at, 3 + code % 3)] += 1
+            by_head[(heads, *at, 6)] += score**2
+            share = (member[one] & member[other]).any(1)
+            null[(slice(None), 0, *at)] += score.sum() * share
+            null[(slice(None), 1, *at)] += len(score) * share
+    by_source, near = found.sums["by_source"].rows()[1].sum(0), {"rtol": 1e-4, "atol": 1e-5}
+    np.testing.assert_allclose(found.sums["by_head"].reshape(by_head.shape), by_head, **near)
+    np.testing.assert_allclose(by_source.reshape(4, 3, 7), by_head.sum(0), **near)
+    np.testing.assert_allclose(found.sums["null"].reshape(null.shape), null, **near)
+    assert null.any(axis=(2, 3)).all()
 
 
 def word_of(entry, topics):
     return TEXTS.get(entry, f"w{entry}").strip("( ").lower() if topics.texts else entry
-
-
-def inside(pmi, frequencies, index, number):
-    """Whether a pair of words is in a bin, by the limits that the report tells."""
-    low, high = index["pmi_from"][number], index["pmi_to"][number]
-    limits = [tuple(map(int, index[f"documents_of_{n}"][number].split("–"))) for n in ("one", "other")]
-    fits = any(
-        all(lowest <= its <= highest for its, (lowest, highest) in zip(order, limits, strict=True))
-        for order in (frequencies, frequencies[::-1])
-    )
-    return fits and (
-        low == high == pmi if math.inf in (-low, -pmi) and low in (pmi, high) else low <= pmi < high
-    )
 
 
 @pytest.mark.parametrize("topics", [PLAIN, FORMS], ids=["words", "forms"])
@@ -121,12 +110,17 @@ def test_matched_cosines_are_those_of_a_loop_over_pairs_of_different_words(topic
     }
     kept = [word for word in topic if frequency[word] >= 3]
     pairs = [pair for pair in combinations(kept, 2) if word_of(pair[0], topics) != word_of(pair[1], topics)]
-    index, cells = report.bins["cosine"].index, {}
+    pmi, cells, third = {}, {}, [1 / 3, 2 / 3]
     for one, other in pairs:
         row, column = counts.rows_of(torch.tensor([one, other])).tolist()
         together, own = int(counts.counts[row, column]), (frequency[one], frequency[other])
-        pmi = math.log(together * counts.n_documents / own[0] / own[1]) if together else -math.inf
-        [cell] = [number for number in range(len(index["pmi_from"])) if inside(pmi, own, index, number)]
+        pmi[one, other] = math.log(together * counts.n_documents / own[0] / own[1]) if together else -math.inf
+    often = [value for pair, value in pmi.items() if topic[pair[0]] & topic[pair[1]] and math.isfinite(value)]
+    limits = np.unique(np.quantile(often * 2, third))  # of pairs in either order
+    classes = np.unique(np.quantile([frequency[word] for word in kept], third, method="inverted_cdf"))
+    for one, other in pairs:
+        met = -1 if math.isinf(pmi[one, other]) else sum(pmi[one, other] >= limit for limit in limits)
+        cell = met, *sorted(sum(frequency[word] > limit for limit in classes) for word in (one, other))
         kind = "same" if topic[one] & topic[other] else "different"
         cells.setdefault(cell, {"same": [], "different": []})[kind].append((one, other))
     for score, values in (("cosine", cosine), ("dot", table @ table.T)):
@@ -138,18 +132,19 @@ def test_matched_cosines_are_those_of_a_loop_over_pairs_of_different_words(topic
         assert found.same_topic == pytest.approx(same)
         assert found.different_topic == pytest.approx(different)
         assert found.effect_size == pytest.approx((same - different) / spread)
-    assert (report.bins["dot"].n_same_topic + report.bins["dot"].n_different_topic).sum() == len(pairs)
+    n_same = sum(len(cell["same"]) for cell in cells.values())
+    assert report.coverage["embeddings"][3] == sum(len(cell["same"]) for cell in both) / n_same
+    assert report.cosine.n_same_topic[0] + report.cosine.n_different_topic[0] == len(pairs)
     assert report.provenance["words"] == len({word_of(entry, topics) for entry in kept})
 
 
 def test_unmatched_numbers_are_those_of_the_plain_measurements():
     texts, counts = documents(), count_cooccurrence(documents(), FORMS)
     report = measure_matched(opened(), FORMS, texts, cooccurrence=counts, min_documents=0, **NOTHING_ELSE)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # words in no text are left out by the matched measurement only
-        topics = FORMS.restrict(counts.words[counts.document_frequency > 0].tolist())
+    topics = FORMS
+    assert set(counts.words[counts.document_frequency > 0].tolist()) == set(FORMS.words.tolist())
     plain = tp.measure_embeddings(opened(), topics, n_resamples=0)
-    attention = tp.measure_attention(opened(), topics, texts, **NOTHING_ELSE).overall
+    attention = tp.measure_attention(opened(), topics, texts, n_permutations=0).overall
     pairs = (report.cosine, plain.cosine, 2), (report.dot, plain.dot, 2), (report.attention, attention, 1)
     for matched, own, n in pairs:
         assert matched.ratio[0] == pytest.approx(own.ratio, rel=1e-5)
@@ -170,6 +165,21 @@ def test_sums_do_not_depend_on_batches_and_a_stream_is_read_once():
     np.testing.assert_allclose(whole.interval, single.interval, rtol=1e-4)
     np.testing.assert_allclose(whole.effect_size_interval, single.effect_size_interval, rtol=1e-3, atol=1e-6)
     np.testing.assert_array_equal(whole.p_value, single.p_value)
+
+
+def test_a_folder_gives_the_same_report_goes_on_and_refuses_other_pairs(tmp_path):
+    texts, counts = documents(), count_cooccurrence(documents(), PLAIN)
+    options = {"cooccurrence": counts, "min_documents": 1, "n_permutations": 9, "part_size": 7}
+    folder, whole = {"folder": tmp_path / "parts"}, measure_matched(opened(), PLAIN, texts, **options)
+    measure_matched(opened(), PLAIN, texts, part=(1, 2), **options, **folder)
+    report = measure_matched(opened(), PLAIN, texts, **options, **folder)
+    for part in ("cosine", "attention", "heads"):
+        found, wanted = getattr(report, part), getattr(whole, part)
+        np.testing.assert_allclose(found.ratio, wanted.ratio, rtol=1e-6)
+        np.testing.assert_array_equal(found.p_value, wanted.p_value)
+    assert tp.load_report(tmp_path / "parts").attention == report.attention
+    with pytest.raises(ValueError, match="differs in pairs"):
+        measure_matched(opened(), PLAIN, texts, **(options | {"pmi_bins": 3}), **folder)
 
 
 # --- planted ------------------------------------------------------------------------------------------
@@ -218,7 +228,7 @@ def test_an_effect_of_co_occurrence_alone_vanishes_when_matched_on_it_and_one_of
     assert report.cosine.p_value[0] < 0.05
     assert report.cosine.interval[0, 0] > 1.1
     np.testing.assert_allclose(report.cosine.ratio[2:], 1)
-    np.testing.assert_allclose(report.surviving("dot")[2:], 0, atol=1e-9)
+    np.testing.assert_allclose(report.dot.difference[2:], 0, atol=1e-9)
     assert (report.cosine.p_value[2:] == 1).all()
     low, high = report.cosine.interval[2:].T
     assert ((low < 1) & (high > 1) & (high < 1.2)).all()
@@ -281,18 +291,12 @@ def test_a_word_is_given_the_topics_of_another_with_all_its_forms_in_the_class_o
     # Counted round, the third form of war is given the topics of the first of sea.
     wanted = {7: own[9], 8: own[19], 13: own[9], 9: own[6], 19: own[10], 6: own[7], 10: own[8], 20: own[13]}
     assert groups == own | wanted
-    # Three classes: up to 10, up to 20, up to 40 documents. "hen" (10 and 9) is in one; "war" has 40, "sea" 17.
-    of = dict.fromkeys(own, 40) | {7: 10, 8: 10, 13: 20, 9: 5, 19: 12, 14: 10, 15: 9}
-    frequency, n, limits = np.array([of[entry] for entry in own]), len(own), ((5, 10), (12, 20), (40, 40))
-    matched = MatchedWords(
-        topics=FORMS, places=torch.arange(n), table=torch.zeros(1, 1), index=torch.zeros(n).long(),
-        norms=torch.ones(n).double(), left_out={}, frequency=torch.from_numpy(frequency),
-        counts=count_cooccurrence(documents(), FORMS),
-    )  # fmt: skip
-    bins = Bins(torch.zeros(n, n).long(), np.searchsorted([10, 20, 40], frequency), (), limits)
-    strata = [{*forms.tolist()} for forms in bins.strata(matched)]
-    assert strata[:2] == [{place[14]}, {place[9]}]
-    assert strata[2] == {*range(words.n_forms)} - strata[0] - strata[1]
+    # Words of one rank take each other's place; a word is of the rank of its most frequent form.
+    form, rank = np.array([0, 0, 1, 2, 2, 3, 4]), np.array([0, 1, 0, 1, 1, 0, 0])
+    permuted = _permuted_words(form, rank, 50, 0)
+    assert {*map(tuple, np.sort(permuted[[0, 2]], axis=0).T)} == {(0, 2)}
+    assert {*map(tuple, np.sort(permuted[[1, 3, 4]], axis=0).T)} == {(1, 3, 4)}
+    assert len({*map(tuple, permuted.T)}) == 12
 
 
 # --- what it says of itself ---------------------------------------------------------------------------
@@ -304,19 +308,9 @@ def test_a_report_has_tables_that_add_up_and_comes_back_from_disk(tmp_path):
     report = measure_matched(opened(), PLAIN, documents(), cooccurrence=counts, **options)
     table = report.to_dataframe()
     assert table.score.tolist() == ["cosine"] * 4 + ["dot"] * 4 + ["attention"] * 5
-    assert (table.surviving[table.matched_on == "nothing"] == 1).all()
     assert tp.load_report(report.save(tmp_path / "report")) == report
-    bins = report.to_dataframe("bin")
-    for score in ("cosine", "dot", "attention"):
-        own = bins[bins.score == score]
-        both, matched = own[(own.n_same_topic > 0) & (own.n_different_topic > 0)], getattr(report, score)[3]
-        weights = both.n_same_topic / both.n_same_topic.sum()
-        assert matched.same_topic == pytest.approx((weights * both.same_topic).sum())
-        assert matched.different_topic == pytest.approx((weights * both.different_topic).sum())
-        coverage = report.coverage["attention" if score == "attention" else "embeddings"][3]
-        assert coverage == pytest.approx(both.n_same_topic.sum() / own.n_same_topic.sum())
     # All heads have the same pairs, so bins weigh alike and the means of a layer are those of its heads.
-    assert (len(report.to_dataframe("head")), len(report.to_dataframe("layer"))) == (12, 3)
+    assert (len(report.heads), len(report.layers)) == (12, 3)
     assert report.layers.same_topic[0] == pytest.approx(report.heads.same_topic[:4].mean())
     assert report.attention[4].different_topic == pytest.approx(report.heads.different_topic.mean())
 

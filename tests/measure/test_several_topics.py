@@ -8,8 +8,8 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture
-from topic_probe.measure.accumulators import Relations
+from topic_probe.lens.host import host_of
+from topic_probe.measure.attention_sums import AttentionSums
 
 LISTS = (
     {"one": range(3, 10), "two": range(10, 18)},
@@ -40,16 +40,24 @@ def same(one, other, *names):
         assert one.provenance.get(name) == other.provenance.get(name), name
 
 
-@pytest.mark.parametrize(("name", "through"), [("bert", "hooks"), ("gpt2", "auto"), ("bart", "auto")])
-def test_attention_of_several_topics_is_that_of_each(name, through):
-    options, own = {**OPTIONS, "through": through, "n_resamples": 20}, [[Relations()] for _ in TOPICS]
-    several = tp.measure_attention(opened(name), TOPICS, documents(), accumulators=own, **options)
-    for topics, report, [relations] in zip(TOPICS, several, own, strict=True):
-        alone = tp.measure_attention(opened(name), topics, documents(), **options)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "bart"])
+def test_attention_of_several_topics_is_that_of_each(name):
+    several = tp.measure_attention(opened(name), TOPICS, documents(), **OPTIONS)
+    for topics, report in zip(TOPICS, several, strict=True):
+        alone = tp.measure_attention(opened(name), topics, documents(), **OPTIONS)
         same(alone, report)
         np.testing.assert_allclose(report.overall.interval, alone.overall.interval, rtol=1e-9)
         assert report.overall_matched.p_value == alone.overall_matched.p_value
-        assert relations.by_source.total().counts[0, 1] == report.heads.n_same_topic[0]
+
+
+def test_a_question_of_other_topics_is_answered_in_the_same_pass():
+    sites = torch.arange(len(host_of(opened()).sites)).repeat_interleave(zoo.HEADS)
+    asked = AttentionSums(TOPICS[1], sites)
+    report = tp.measure_attention(opened(), TOPICS[0], documents(), questions=[asked], **OPTIONS)
+    same(tp.measure_attention(opened(), TOPICS[0], documents(), **OPTIONS), report)
+    alone = tp.measure_attention(opened(), TOPICS[1], documents(), **OPTIONS)
+    np.testing.assert_allclose(asked.sums["without_sinks"], alone.sums["without_sinks"], rtol=1e-9)
+    np.testing.assert_array_equal(asked.sums["n_rows"], alone.sums["n_rows"])
 
 
 def test_states_of_several_topics_are_those_of_each():
@@ -64,9 +72,9 @@ def test_states_of_several_topics_are_those_of_each():
 
 def test_several_topics_are_one_pass():
     host, passes = tp.open_model(zoo.make("bert")), []
-    capture.view(host)  # with its trial
+    host_of(host)  # with its trial
     host.add_hook("blocks.0.attn.hook_pattern", lambda pattern, hook: passes.append(1) or pattern)
-    tp.measure_attention(host, TOPICS, documents(), batch_size=64, through="hooks", n_permutations=0)
+    tp.measure_attention(host, TOPICS, documents(), batch_size=64, n_permutations=0)
     assert len(passes) == 1
 
 
@@ -88,9 +96,14 @@ def test_a_broken_document_is_counted_for_the_topics_that_have_words_in_it():
 
 def test_what_several_topics_cannot_be_asked_is_refused(unchecked):
     for topics, options, error, said in (
-        (TOPICS, {"accumulators": [Relations()]}, ValueError, "accumulators needs 3 lists of accumulators"),
         ([], {}, ValueError, "needed topics, or a list of at least one, got an empty list"),
         (["war"], {}, TypeError, "a list of topics needs Topics, got 'war'"),
+        (
+            TOPICS,
+            {"questions": [np.zeros(2)]},
+            TypeError,
+            "questions are objects of a class derived from Question",
+        ),
     ):
         with pytest.raises(error, match=said):
             tp.measure_attention(opened(), topics, documents(), **options)

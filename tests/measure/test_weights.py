@@ -9,8 +9,8 @@ import zoo
 from word_pairs import Pairs, topics_of
 
 import topic_probe as tp
+from topic_probe.estimate import over_words
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import word_interval
 
 LISTS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5], "one": [40]}
 TOPICS = topics_of(LISTS, zoo.VOCABULARY)
@@ -76,9 +76,7 @@ def test_every_head_is_that_of_its_whole_matrix_of_words(name, matrices, exclude
     spread = scores.std((1, 2))
     expected = report.heads.difference / spread
     np.testing.assert_allclose(report.to_dataframe()["standardised"], expected, rtol=1e-8)
-    limits = word_interval(
-        pairs.ends(scores, seed=2), pairs.strata, statistic="difference", n_resamples=99, seed=2
-    )
+    limits = over_words(pairs.ends(scores, seed=2), None, pairs.strata, statistic="difference").interval()
     np.testing.assert_allclose(report.heads.interval, limits, rtol=1e-7, atol=1e-9)
 
 

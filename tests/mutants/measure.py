@@ -2,98 +2,129 @@
 
 from mutant import Mutant
 
-_ATTENTION, _SCORES = "tests/measure/test_attention.py", "tests/measure/test_scores.py"
-_ACCUMULATORS, _FOLDER = "tests/measure/test_accumulators.py", "tests/measure/test_folder.py"
-_DOUBT, _MATCHED = "tests/measure/test_doubt.py", "tests/measure/test_matched.py"
+_ATTENTION, _ASK = "tests/measure/test_attention.py", "tests/measure/test_ask.py"
+_SEVERAL, _FOLDER = "tests/measure/test_several_topics.py", "tests/measure/test_folder.py"
+_VARIANCE, _MATCHED = "tests/measure/test_word_variance.py", "tests/measure/test_matched.py"
 _COMPARISON = "tests/measure/test_comparison.py"
 
 MUTANTS = [
-    # --- scores
+    # --- pairs
     Mutant(
         "attention to words of several pieces is compared with the keys of words, not with all that a row may see",
-        "topic_probe/measure/scores.py",
-        "(self.visible / n_visible.clamp(min=1)[..., None])",
-        "(self.visible / self.visible.sum(-1, keepdim=True).clamp(min=1))",
-        _ATTENTION,
+        "topic_probe/measure/pairs.py",
+        "uniform = self.between((visible.to(rows.dtype) / n_visible.clamp(min=1))[:, None])",
+        "uniform = self.between(visible.to(rows.dtype)[:, None] / len(visible[0, 0]))",
+        _ASK,
     ),
     Mutant(
         "a distance at which a bin begins falls into the bin below",
-        "topic_probe/measure/scores.py",
-        "return torch.bucketize(distance, _EDGES, right=True)",
-        "return torch.bucketize(distance, _EDGES, right=False)",
-        _ACCUMULATORS,
-    ),
-    Mutant(
-        "squares around the mean come back without the cross term",
-        "topic_probe/measure/scores.py",
-        "return around + mean * (2 * total - mean * n[:, None])",
-        "return around + mean * (total - mean * n[:, None])",
-        _SCORES,
+        "topic_probe/measure/pairs.py",
+        "bin_of = torch.bucketize(torch.arange(batch.ids.shape[1]), _EDGES, right=True)",
+        "bin_of = torch.bucketize(torch.arange(batch.ids.shape[1]), _EDGES, right=False)",
+        _ASK,
     ),
     Mutant(
         "pairs that a mask forbids count",
-        "topic_probe/measure/scores.py",
-        "return self.pairs.relations * self.seen",
-        "return self.pairs.relations",
-        _SCORES,
+        "topic_probe/measure/pairs.py",
+        "return self.relations * (self.between(visible.float()[:, None])[:, 0] > 0)",
+        "return self.relations",
+        _ASK,
     ),
     Mutant(
         "include_self does the opposite",
-        "topic_probe/measure/scores.py",
+        "topic_probe/measure/pairs.py",
         "if query is key and not include_self:",
         "if query is key and include_self:",
         _ATTENTION,
     ),
-    # --- accumulators
+    Mutant(
+        "a word that begins at a sink counts with what is left of it",
+        "topic_probe/measure/pairs.py",
+        "if word not in (-1, at_sink) and whole and place is not None:",
+        "if word != -1 and whole and place is not None:",
+        _ATTENTION,
+    ),
+    # --- ask
+    Mutant(
+        "a document with NaN takes its batch with it",
+        "topic_probe/measure/ask.py",
+        "if whole.any():",
+        "if False:",
+        _SEVERAL,
+    ),
+    Mutant(
+        "what was added of a batch that did not fit stays",
+        "topic_probe/measure/pairs.py",
+        "        self.pending[name][(slice(None), *index) if by_source else index] += values",
+        "        self.pending[name][(slice(None), *index) if by_source else index] += values\n"
+        "        if not by_source:\n"
+        "            sums[...] += self.pending.pop(name).numpy()",
+        _ASK,
+    ),
+    Mutant(
+        "a question gets the rows of another one",
+        "topic_probe/measure/pairs.py",
+        "self._rows = torch.searchsorted(rows, self.query.index)",
+        "self._rows = torch.zeros_like(self.query.index)",
+        _SEVERAL,
+    ),
+    # --- sums of attention
+    Mutant(
+        "squares around the mean come back without the cross term",
+        "topic_probe/measure/attention_sums.py",
+        "return around + mean * (2 * total - mean * n[:, None])",
+        "return around + mean * (total - mean * n[:, None])",
+        _ASK,
+    ),
     Mutant(
         "rows without sinks are compared with uniform attention over sinks as well",
-        "topic_probe/measure/accumulators.py",
-        "rows.relative(pieces, rows.n_visible - rows.n_visible_sinks, factor)",
-        "rows.relative(pieces, rows.n_visible, factor)",
-        _SCORES,
+        "topic_probe/measure/attention_sums.py",
+        "left, n_others = rest > _NOTHING, (visible & others[:, None]).sum(2)[:, None]",
+        "left, n_others = rest > _NOTHING, visible.sum(2)[:, None]",
+        _ATTENTION,
     ),
     Mutant(
         "the mass of sinks is divided by words instead of rows",
-        "topic_probe/measure/accumulators.py",
-        "sum(len(words.positions) for words in query)",
-        "sum(len(words) for words in query)",
-        _SCORES,
+        "topic_probe/measure/attention_sums.py",
+        'words.add("n_rows", heads, words.query.real.sum())',
+        'words.add("n_rows", heads, words.query.is_word.sum())',
+        _ASK,
     ),
-    Mutant(
-        "the last batch replaces sums by distance",
-        "topic_probe/measure/accumulators.py",
-        "self.sums[name][scores.cells, : scores.pairs.n_bins] += values",
-        "self.sums[name][scores.cells, : scores.pairs.n_bins] = values",
-        _ATTENTION,
-    ),
-    # --- nulls
     Mutant(
         "the null has one direction of every pair",
-        "topic_probe/measure/nulls.py",
-        'return there.add_(table.index_select(1, index["back"])) if "back" in index else there',
+        "topic_probe/measure/attention_sums.py",
+        "return there if back is None else there.add_(table.index_select(1, back))",
         "return there",
-        _SCORES,
+        _ASK,
+    ),
+    # --- permuted words
+    Mutant(
+        "permutations that are made again are other ones",
+        "topic_probe/measure/permuted.py",
+        "            generator.bit_generator.state = state\n",
+        "",
+        _ATTENTION,
     ),
     Mutant(
         "the different-topic mean of a permutation is divided by all pairs",
-        "topic_probe/measure/nulls.py",
-        "return divide(same, n_same), divide(every[0] - same, every[1] - n_same)",
-        "return divide(same, n_same), divide(every[0] - same, every[1])",
+        "topic_probe/measure/permuted.py",
+        "return divide(*same), divide(every[0] - same[0], every[1] - same[1])",
+        "return divide(*same), divide(every[0] - same[0], every[1])",
         _ATTENTION,
     ),
     Mutant(
         "one head too few is said to lift a p-value from its floor",
-        "topic_probe/measure/nulls.py",
-        "together = math.floor(sides * n_tests / (_CALLED * (n + 1))) + 1",
-        "together = math.floor(sides * n_tests / (_CALLED * (n + 1)))",
+        "topic_probe/measure/permuted.py",
+        "together = math.floor(2 * n_tests / (CALLED * (n_permutations + 1))) + 1",
+        "together = math.floor(2 * n_tests / (CALLED * (n_permutations + 1)))",
         _ATTENTION,
     ),
     # --- attention
     Mutant(
         "pairs of the same word are pairs of different topics in the null of a report",
         "topic_probe/measure/attention.py",
-        "(part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))",
-        "(part.sum(0).sum(1, keepdims=True) for part in (of_groups, counts))",
+        "total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in rows[:2])",
+        "total, n = (part.sum(0).sum(1, keepdims=True) for part in rows[:2])",
         _ATTENTION,
     ),
     Mutant(
@@ -126,10 +157,10 @@ MUTANTS = [
     ),
     Mutant(
         "the p-value of fits is their mean, not twice that",
-        "topic_probe/measure/doubt.py",
-        "p_value = np.asarray(np.minimum(1, 2 * mean))",
-        "p_value = np.asarray(mean)",
-        _DOUBT,
+        "topic_probe/measure/pool.py",
+        "np.minimum(1, 2 * np.stack(",
+        "np.minimum(1, np.stack(",
+        _VARIANCE,
     ),
     # --- folder
     Mutant(
@@ -153,41 +184,35 @@ MUTANTS = [
         "if arrays and len(sha256) != len(_sha256(text, found)):",
         _FOLDER,
     ),
-    # --- doubt
+    # --- the variance of words
     Mutant(
         "what belongs to a pair counts as two words",
-        "topic_probe/measure/doubt.py",
-        "variance = of_words - np.clip(of_ends, 0, np.maximum(of_words, 0)) / 2",
-        "variance = of_words",
-        _DOUBT,
+        "topic_probe/measure/word_variance.py",
+        "variance = variance - np.clip(signed.sum(1), 0, np.maximum(variance, 0)) / 2",
+        "variance = variance - 0",
+        _VARIANCE,
     ),
     Mutant(
         "words vary around nothing instead of the mean of their topic",
-        "topic_probe/measure/doubt.py",
-        "own[:, 0] -= own[:, 0].mean(2, keepdims=True)",
-        "own[:, 0] -= 0 * own[:, 0].mean(2, keepdims=True)",
-        _DOUBT,
-    ),
-    Mutant(
-        "the spread of fits holds what sources make of it",
-        "topic_probe/measure/doubt.py",
-        "variance = (of_fits - noise) * k / (k - 1)",
-        "variance = of_fits * k / (k - 1)",
-        _DOUBT,
+        "topic_probe/measure/word_variance.py",
+        "found[:, 0][:, :, at] -= of_words[:, 0][:, :, at].mean(2, keepdims=True)",
+        "pass",
+        _VARIANCE,
     ),
     Mutant(
         "an effect size moves twice as much with its spread",
-        "topic_probe/measure/doubt.py",
-        "half = divide(number, 2 * variance)",
-        "half = divide(number, variance)",
-        _DOUBT,
+        "topic_probe/measure/word_variance.py",
+        "half = divide(divide(same - different, spread), 2 * variance)",
+        "half = divide(divide(same - different, spread), variance)",
+        _VARIANCE,
     ),
+    # --- reports are their sums
     Mutant(
-        "degrees of freedom of words go by pairs instead of their squares",
-        "topic_probe/measure/doubt.py",
-        "return float((pairs**2).sum() ** 2 / (pairs**4).sum())",
-        "return float(pairs.sum() ** 2 / (pairs**2).sum())",
-        _DOUBT,
+        "the sum of two reports has the documents of one",
+        "topic_probe/measure/attention.py",
+        "return self._made(sums, self._progress + other._progress, {})",
+        "return self._made(sums, self._progress, {})",
+        _VARIANCE,
     ),
     # --- comparison
     Mutant(
@@ -205,46 +230,17 @@ MUTANTS = [
         _COMPARISON,
     ),
     Mutant(
-        "the lower end of an unpaired difference takes the wrong end of the second number",
+        "differences of layers are those of their first heads",
         "topic_probe/measure/comparison.py",
-        "np.hypot(values[a] - limits[a, 0], limits[b, 1] - values[b])",
-        "np.hypot(values[a] - limits[a, 0], values[b] - limits[b, 0])",
+        "[np.array(layer_starts(index)) for index in indices], layers)",
+        '[np.arange(len(layers["layer"])) for index in indices], layers)',
         _COMPARISON,
     ),
     Mutant(
         "each vocabulary has permutations of its own",
         "topic_probe/measure/comparison.py",
-        "null = Null(side.topics, permutations.n_permutations, intervals.seed, n, names=own)",
-        "null = Null(side.topics, permutations.n_permutations, intervals.seed, n)",
+        "names=_names_of(side.topics),",
+        "names=None,",
         _COMPARISON,
-    ),
-    # --- matched
-    Mutant(
-        "pairs of words are counted in both directions",
-        "topic_probe/measure/matched.py",
-        "return np.asarray(total.reshape(shape) / 2)",
-        "return np.asarray(total.reshape(shape))",
-        _MATCHED,
-    ),
-    Mutant(
-        "intervals of words do not weigh bins",
-        "topic_probe/measure/matched.py",
-        "np.where(both, np.nan_to_num(divide(counts[..., 1], counts[..., 2])), 0.0)",
-        "np.where(both, 1.0, 0.0)",
-        _MATCHED,
-    ),
-    Mutant(
-        "forms of one word are pairs in permutations",
-        "topic_probe/measure/matched.py",
-        "once &= form[first] != form[second]",
-        "once &= first != second",
-        _MATCHED,
-    ),
-    Mutant(
-        "labels are permuted among words of any frequency",
-        "topic_probe/measure/matched.py",
-        "strata, form = self.bins.strata(self.words), self.words.form.numpy()",
-        "strata, form = [np.arange(self.words.n_forms)], self.words.form.numpy()",
-        _MATCHED,
     ),
 ]

@@ -212,8 +212,8 @@ MUTANTS = [
     Mutant(
         "ids above all words are taken for the last of them",
         _PAIRS,
-        "place[np.minimum(document.ids.numpy(), len(place) - 1)]",
-        "place[np.minimum(document.ids.numpy(), len(place) - 2)]",
+        "reason = np.full(int(ids[-1]) + 2, NOT_ASKED)",
+        "reason = np.full(int(ids[-1]) + 1, NOT_ASKED)",
         "tests/text/test_cooccurrence.py",
     ),
     Mutant(
@@ -226,7 +226,7 @@ MUTANTS = [
     Mutant(
         "the PMI of the table is divided by one word's count alone",
         _PAIRS,
-        "(single[rows] * single[columns])",
+        "(single[rows] * single[others])",
         "single[rows] ** 2",
         "tests/text/test_cooccurrence.py",
     ),
@@ -240,22 +240,15 @@ MUTANTS = [
     Mutant(
         "a word is a pair with itself",
         _PAIRS,
-        "np.triu(table[start : start + step], start + 1)",
-        "np.triu(table[start : start + step], start)",
-        "tests/text/test_cooccurrence.py",
-    ),
-    Mutant(
-        "pieces of split words are counted",
-        _PAIRS,
-        "known = np.where(document.whole.numpy(), known, -1)",
-        "known = known",
+        "np.triu(self.counts.numpy(), 1)",
+        "np.triu(self.counts.numpy(), 0)",
         "tests/text/test_cooccurrence.py",
     ),
     Mutant(
         "of too many words the rarest are counted",
         _PAIRS,
-        'order = np.argsort(-frequency, kind="stable")',
-        'order = np.argsort(frequency, kind="stable")',
+        'np.argsort(-frequency, kind="stable")',
+        'np.argsort(frequency, kind="stable")',
         "tests/text/test_cooccurrence.py",
     ),
     Mutant(
@@ -341,6 +334,13 @@ MUTANTS = [
         "~document.whole.numpy(), 4, why)",
         "~document.whole.numpy(), 0, why)",
         "tests/text/test_lda.py",
+    ),
+    Mutant(
+        "documents count as often as they have both words",
+        _PAIRS,
+        "there = bags.astype(bool).astype(np.int32)",
+        "there = bags",
+        "tests/text/test_cooccurrence.py",
     ),
     Mutant(
         "bags forget how often a word is in a document",

@@ -2,7 +2,8 @@
 
 from mutant import Mutant
 
-MODEL, WORLD, MASKING = (f"topic_probe/toy/{name}.py" for name in ("model", "world", "masking"))
+MODEL, WORLD = (f"topic_probe/toy/{name}.py" for name in ("model", "world"))
+MASKING = WORLD
 WORDS = "topic_probe/toy/word_attention.py"
 OF_MODEL, OF_WORLD, OF_MASKING, OF_WORDS = (
     f"tests/toy/test_{name}.py" for name in ("model", "world", "masking", "word_attention")
@@ -26,7 +27,7 @@ MUTANTS = [
            "nn.functional.linear(hidden_states, self.weight, self.bias)",
            "nn.functional.linear(hidden_states, self.weight)", OF_MODEL),
     Mutant("the usual start is within 1/d", MODEL,
-           "(2 * uniform - 1) / math.sqrt(config.width)", "(2 * uniform - 1) / config.width", OF_MODEL),
+           "(2 * uniform - 1) / math.sqrt(", "(2 * uniform - 1) / float(", OF_MODEL),
     Mutant("words are kept as often as they should be random", MASKING,
            "level >= self.p_mask * self.p_keep)", "level >= self.p_mask * self.p_random)", OF_MASKING),
     Mutant("positions of padding are chosen", MASKING,

@@ -41,7 +41,7 @@ def series(tmp_path_factory, tokenizer):
         before = way
         model.save_pretrained(folder, max_shard_size="30KB")
         tokenizer.save_pretrained(folder)
-    return tp.Checkpoints.from_folders(root)
+    return tp.checkpoints_in(root)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -12,8 +13,10 @@ import zoo
 import topic_probe as tp
 from topic_probe.paper import recipe_named
 from topic_probe.paper.recipe import Measured, Run, judged
-from topic_probe.show.attention_page import show_attention
+from topic_probe.show.attention_page import attention_page
+from topic_probe.show.gallery import gallery
 from topic_probe.show.page import Page
+from topic_probe.show.text_attention import read_text_attention
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -28,6 +31,7 @@ const tell = (seen) => {
   seen.title = document.title;
   seen.requests = performance.getEntriesByType("resource").map((one) => one.name)
     .filter((name) => !/^(data|blob):/.test(name));
+  seen.ran = window.ran ?? 0;
   parent.postMessage(JSON.stringify(seen), "*");
 };
 """
@@ -67,9 +71,12 @@ def browse(page, folder, *, width, probe):
     return json.loads(unescape(told[1]))
 
 
-def attention_page(name="bert", **options):
+IDS = [7, 61, 9, 20, 30, 31]
+
+
+def read(name="bert", **options):
     topics = tp.Topics.from_token_ids({"one": [7, 9], "two": [61, 20]}, vocabulary_size=zoo.VOCABULARY)
-    return show_attention(tp.open_model(zoo.make(name)), topics, [7, 61, 9, 20, 30, 31], **options)
+    return read_text_attention(zoo.make(name), topics, IDS, **options)
 
 
 CLICKS = """
@@ -80,22 +87,45 @@ const seen = { drawn: document.documentElement.dataset.drawn, cells: canvas.data
 press(canvas, "ArrowDown");
 seen.first = document.querySelector(".card output").textContent;
 document.querySelector("[data-name=L1H1]").click();
-seen.clicked = every(".card .label").map((label) => label.textContent);
+seen.clicked = every(".card .name").map((label) => label.textContent);
 seen.ratio = document.querySelector(".card .of-ratio").textContent;
 tell(seen);
 """
 
 
 def test_a_page_of_attention_is_drawn_and_read_by_key_and_click_without_a_request(tmp_path):
-    seen = browse(attention_page(heads=["L0H2"], circuitsvis=False), tmp_path, width=402, probe=CLICKS)
+    seen = browse(attention_page(read(heads="L0H2")), tmp_path, width=402, probe=CLICKS)
     assert (seen["drawn"], seen["cells"]) == ("1", "16")  # four words have topics
-    assert (seen["overflow"], seen["requests"], seen["title"]) == (0, [], "Attention by topic")
-    assert seen["first"].startswith("7 (0) → 7 (0) · same word")
+    assert (seen["overflow"], seen["requests"]) == (0, [])
+    assert seen["title"] == "Attention by topic: BertForMaskedLM"
+    assert seen["first"].startswith("7 (0) → 7 (0) · same word (0: one (7·9)) · ")
     assert seen["clicked"] == ["L1H1", "L0H2"]
     topics = tp.Topics.from_token_ids({"one": [7, 9], "two": [61, 20]}, vocabulary_size=zoo.VOCABULARY)
-    given = {"n_resamples": 0, "n_permutations": 0}
-    heads = tp.measure_attention(zoo.make("bert"), topics, [[7, 61, 9, 20, 30, 31]], **given).heads
-    assert float(seen["ratio"]) == pytest.approx(heads.ratio[5], rel=1e-3)
+    heads = tp.measure_attention(zoo.make("bert"), topics, [IDS], n_permutations=0).heads
+    assert float(seen["ratio"]) == pytest.approx(heads.ratio[5], rel=6e-3)
+
+
+LABELS = """
+const seen = { cells: [] };
+for (const [name, only] of [["topic", true], ["position", true], ["position", false]]) {
+  document.querySelector(`[value=${name}]`).click();
+  if (document.querySelector("[name=only]").checked !== only) document.querySelector("[name=only]").click();
+  seen.cells.push(document.querySelector("canvas").dataset.cells);
+}
+seen.scrolls = every(".pattern").every((one) => one.scrollWidth <= one.clientWidth);
+tell(seen);
+"""
+
+
+def test_words_can_be_put_in_the_order_of_the_text_with_all_others(tmp_path):
+    seen = browse(attention_page(read()), tmp_path, width=1402, probe=LABELS)
+    assert (seen["cells"], seen["scrolls"], seen["overflow"]) == (["16", "16", "36"], True, 0)
+
+
+def test_the_gallery_draws_every_head_without_a_request(tmp_path):
+    seen = browse(gallery(read()), tmp_path, width=1402, probe="tell({ drawn: every('canvas').length });")
+    assert seen["drawn"] == 12 + 1  # and one in full size
+    assert (seen["overflow"], seen["requests"]) == (0, [])
 
 
 def results_page(folder):
@@ -152,11 +182,51 @@ tell({
 )
 def test_pages_can_be_read_and_reached_at_every_width(tmp_path, width, kind):
     pages = {
-        "encoder": attention_page,
-        "cross": lambda: attention_page("bart", stack="cross"),
+        "encoder": lambda: attention_page(read()),
+        "cross": lambda: attention_page(read("bart", stack="cross")),
         "claims": lambda: results_page(tmp_path / "results"),
     }
     seen = browse(pages[kind](), tmp_path, width=width, probe=EYES)
     assert (seen["overflow"], seen["requests"]) == (0, [])
     assert seen["texts"] > 20
     assert (seen["pale"], seen["unreachable"], seen["unnamed"]) == ([], [], [])
+
+
+# Each would set ``ran``, or ask for something, if it became more than text.
+PAYLOADS = (
+    "<script>ran=1</script>", "</script><script>ran=1</script>", "<img src=x onerror=ran=1>", "<svg onload=ran=1>",
+    "\"><script>ran=1</script>", "' onmouseover=ran=1 autofocus onfocus=ran=1 x='", "<!--<script>ran=1//-->",
+    "</style><script>ran=1</script>", "</title><script>ran=1</script>", "\\\";ran=1;//", "`;ran=1;//", "${ran=1}",
+    "<iframe srcdoc='<script>parent.ran=1</script>'>", "javascript:ran=1", "{{ 7*7 }}<script>ran=1</script>",
+    "\u2028ran=1\u2029",
+    "<link rel=stylesheet href=http://evil.invalid/a.css>", "<base href=http://evil.invalid/><img src=a>",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["page", "gallery", "results"])
+def test_no_token_topic_or_name_runs_or_asks_for_anything(tmp_path, kind):
+    """18 payloads in tokens, names of topics and of the model, and in folder names, titles and tables of results."""
+    assert len(PAYLOADS) == 18
+    if kind == "results":
+        for number, evil in enumerate(PAYLOADS):
+            topics = tp.Topics.from_token_ids({evil: [1, 2], "b": [3, 4]}, vocabulary_size=9)
+            topics.save(tmp_path / "results" / f"{number} {evil.replace('/', '∕')}")
+            tp.measure_embeddings(zoo.make("bert"), _evil_topics(evil)).save(
+                tmp_path / "results" / f"e{number}"
+            )
+        page = tp.report_page(tmp_path / "results", title=PAYLOADS[1])
+    else:
+        found = read_text_attention(zoo.make("bert"), _evil_topics(*PAYLOADS), [*range(5, 41)][:36])
+        words = tuple(PAYLOADS[at % 18] for at in range(len(found.keys)))
+        tokens = replace(found.keys, words=words, split=words)
+        evil = replace(found, queries=tokens, keys=tokens, model="".join(PAYLOADS), notes=PAYLOADS)
+        page = {"page": attention_page, "gallery": gallery}[kind](evil)
+    probe = "for (const one of every('bdi, button, a, input, canvas, details')) { one.focus(); one.click(); } tell({});"
+    seen = browse(page, tmp_path, width=1402, probe=probe)
+    assert (seen["ran"], seen["requests"]) == (0, [])
+
+
+def _evil_topics(*names):
+    topics = {name: [5 + 2 * at, 6 + 2 * at] for at, name in enumerate(names)}
+    return tp.Topics.from_token_ids(topics | {"last": [60, 61]}, vocabulary_size=zoo.VOCABULARY)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import saved_results
 from page_parser import check_stands_alone
 
 import topic_probe as tp
 from topic_probe.paper import recipe_named
 from topic_probe.paper.recipe import Measured, Run, judged
 from topic_probe.show.results_page import report_page
+from topic_probe.storage import FILE
 
 NAMES = [f"value, {loss}, {rule}" for loss in ("cross-entropy", "squared") for rule in ("SGD", "Adam")]
 EVIL = "<img src=x onerror=alert(1)>"
@@ -85,15 +85,12 @@ def test_nothing_that_is_saved_becomes_markup(tmp_path):
 def test_broken_and_foreign_files_are_named_and_cost_nothing_else(tmp_path):
     landscape().save(tmp_path / "good")
     landscape().save(tmp_path / "cut")
-    saved_results.arrays_file(tmp_path / "cut").write_bytes(b"short")
-    (tmp_path / "nojson").mkdir()
-    (tmp_path / "nojson" / "saved.json").write_text("{")
+    (tmp_path / "cut" / FILE).write_bytes(b"short")
     (tmp_path / "away").symlink_to("/etc")
     page = report_page(tmp_path)
     text = check_stands_alone(page).text
     unread = text[text.index("Not shown") :]
-    assert "cut: " in unread
-    assert "nojson: saved.json is not whole" in unread
+    assert f"cut: {FILE} is not whole" in unread
     assert "away" not in unread
     assert str(tmp_path) not in page.html  # a page that is mailed says nothing of the machine
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from topic_probe.text import batches
 from topic_probe.text.batches import token_batches
 from topic_probe.text.documents import Counts, Document, cut_documents, read_documents
 from topic_probe.toy.world import Documents
@@ -40,30 +39,23 @@ def test_documents_in_any_of_three_shapes_mean_the_same(documents):
     assert read(documents, pad_id=0, vocabulary_size=11) == WANTED
 
 
-def test_a_table_is_its_rows_and_a_document_by_itself_is_one():
-    assert read(IDS[:, :1]) == [[5], [8], [9]]
-    assert read(Document(torch.tensor([5, 6]))) == [[5, 6]]
-    assert read([[5, 6, 0], [0, 0]], pad_id=0) == [[5, 6, 0], [0, 0]]  # one of them may end a document
-
-
 REFUSED = [
     ("a frog", "three shapes.*encode_texts"),
-    (["a frog", "a toad"], "document 0 is 'a frog'.*encode_texts"),
+    (["a frog", "a toad"], "got 'a frog'.*encode_texts"),
     ([["a", "frog"]], "document 0 needs a row of token ids"),
     (5, "got 5"),
-    ({"text": ["a"]}, r"document 0 is a mapping of \['text'\]"),
-    ([5, 6, 7], "document 0 is 5"),
-    (torch.tensor([5, 6, 7]), "document 0 is torch.int64"),
-    ((IDS, MASK), r"document 0 is torch.int64 of shape \(3, 3\).*'attention_mask': mask"),
+    ({"text": ["a"]}, r"got {'text': \['a'\]}"),
+    ([5, 6, 7], "got 5"),
+    (torch.tensor([5, 6, 7]), r"got tensor\(5\)"),
+    ((IDS, MASK), r"(?s)got tensor.*'attention_mask': mask"),
     ([[5.0, 6.0]], r"document 0 needs a row of token ids, which are whole numbers, got \[5\.0"),
     ([[5], [5, -100]], "document 1 holds the negative id -100; padding must be masked, not marked"),
     ([[5], [97]], r"document 1 holds the token id 97, but the model knows 0\.\.96; was it"),
     (IDS, "document 1 begins or ends with two of the padding id 0 and came without a mask"),
     ({"input_ids": IDS.flip(1)}, "document 1 begins or ends with two of the padding id 0"),
-    ({"input_ids": IDS, "attention_mask": MASK[:2]}, "attention_mask of document 0 has 2 rows, input_ids has 3"),
+    ({"input_ids": IDS, "attention_mask": MASK[:2]}, "shorter"),
     ({"input_ids": IDS, "attention_mask": MASK[:, :2]}, "attention_mask of document 0 must hold 1 on its tokens"),
     ({"input_ids": IDS, "attention_mask": (1.0 - MASK) * -1e9}, "attention_mask of document 1 must hold 1"),
-    ({"input_ids": IDS[:1], "attention_mask": [[1, 0, 1]]}, "attention_mask of document 0 must hold 1"),
 ]  # fmt: skip
 
 
@@ -105,13 +97,6 @@ def test_batches_hold_documents_of_similar_length_and_every_document_once():
     rows = [row[kept].tolist() for batch in found for row, kept in zip(batch.ids, batch.mask, strict=True)]
     assert sorted(rows) == sorted(documents)
     assert all(batch.mask[:, -1].any() for batch in found)  # no column of padding only
-
-
-def test_a_stream_is_read_no_further_ahead_than_the_batches_that_are_sorted_together():
-    taken = []
-    stream = (taken.append(number) or [number % 7 + 1] * (number % 5 + 1) for number in range(10**9))
-    next(token_batches(read_documents(stream), batch_size=3))
-    assert len(taken) <= 3 * batches.BATCHES_PER_SORT
 
 
 def test_long_documents_are_cut_empty_ones_left_out_and_both_are_counted():

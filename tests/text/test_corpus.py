@@ -4,7 +4,6 @@ import gzip
 import json
 from collections import Counter
 from contextlib import suppress
-from copy import deepcopy
 from functools import cache
 
 import numpy as np
@@ -19,7 +18,6 @@ from tokenizer_kinds import KINDS
 from topic_probe.cli import main
 from topic_probe.text.corpus import WIKIPEDIA, Corpus, prose
 from topic_probe.text.encoder import encode_texts
-from topic_probe.topics.lookup import tokenizer_identity
 
 TEXTS = ["The frog sat on a log.", "Newts swim. Toads don't!", "An axolotl, of course."]
 ROWS = [f"text {number}" for number in range(60)]
@@ -128,13 +126,6 @@ def test_folders_are_read_in_the_order_of_names_without_files_of_other_kinds(tmp
     assert list(Corpus.from_files(tmp_path, n_documents=2)) == ["frogs", "toads\u2028sit"]
 
 
-def test_a_file_that_is_not_utf8_is_refused_by_name(tmp_path):
-    (tmp_path / "good.txt").write_text("fine")
-    (tmp_path / "other.txt").write_bytes("The army lost.".encode("utf-16"))
-    with pytest.raises(ValueError, match=r"other.txt cannot be read as text in UTF-8 \(.*iconv"):
-        list(Corpus.from_files(tmp_path))
-
-
 def test_files_that_are_not_there_or_not_text_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     content = gzip.compress(" ".join(map(str, range(9999))).encode())
@@ -148,14 +139,6 @@ def test_files_that_are_not_there_or_not_text_are_refused(tmp_path):
     ]:
         with pytest.raises(error, match=message):
             list(Corpus.from_files(path))
-
-
-def test_records_without_a_text_are_counted(tmp_path, tokenizer):
-    lines = ['{"body": "frog"}', '{"body": null}', '{"other": 1}', '{"body": 3}', '{"body": "cut o', "[1]"]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    stream = Corpus.from_files(tmp_path, field="body").documents(tokenizer)
-    assert len(list(stream)) == 1
-    assert stream.counts["left_out"] == {"entries that are no text": 5}
 
 
 # --- data sets --------------------------------------------------------------------------------------
@@ -252,14 +235,6 @@ def test_wikipedia_says_without_a_network_what_works_instead():
 
 
 # --- what texts are known by, and the articles inside gensim -------------------------------------------
-
-
-def test_the_identity_of_a_tokenizer_ignores_what_every_call_sets(tokenizer):
-    other = deepcopy(tokenizer)
-    other.backend_tokenizer.enable_truncation(7)
-    assert tokenizer_identity(other) == tokenizer_identity(tokenizer)
-    other.add_special_tokens({"additional_special_tokens": ["frog"]})
-    assert tokenizer_identity(other) != tokenizer_identity(tokenizer)
 
 
 def test_texts_are_known_by_what_they_are():

@@ -53,14 +53,11 @@ def test_odd_texts_are_encoded_as_the_tokenizer_encodes_them(make, wordpiece):
         assert document.special.tolist() == specials
 
 
-def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_not_used(wordpiece):
+def test_padding_and_cutting_of_the_tokenizer_are_not_used(wordpiece):
     tokenizer = copy.deepcopy(wordpiece)
     tokenizer.backend_tokenizer.enable_truncation(128)
     tokenizer.backend_tokenizer.enable_padding(length=128)
-    before, lengths = tokenizer.backend_tokenizer.to_str(), []
-    for document in encode_texts(["frog " * 200, "frog"], tokenizer):
-        lengths.append(len(document))
-        assert tokenizer.backend_tokenizer.to_str() == before
+    lengths = [len(document) for document in encode_texts(["frog " * 200, "frog"], tokenizer)]
     assert lengths == [202, 3]
 
 

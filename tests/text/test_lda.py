@@ -264,19 +264,6 @@ def test_the_pairing_of_two_fits_is_the_best_of_all_and_likeness_that_of_sets():
     assert one.found_in([replace(one, phi=one.phi[[3, 0, 4, 1, 2]])])["found"].tolist() == [1] * 5
 
 
-def test_topics_without_a_partner_are_not_found():
-    phi = np.eye(4) + 0.01
-    fit = a_fit(phi)
-    found = fit.found_in([a_fit(phi[[2, 1]]), fit], n=1)
-    assert found["topic"].tolist() == ["1: w1·w0·w2", "2: w2·w0·w1", "0: w0·w1·w2", "3: w3·w0·w1"]
-    assert found["found"].tolist() == [1, 1, 0.5, 0.5]
-    assert found["lowest"].tolist() == [1, 1, 0, 0]
-    with pytest.raises(ValueError, match="pass at least one"):
-        fit.found_in([])
-    with pytest.raises(ValueError, match="of different tokenizers"):
-        fit.found_in([fit, replace(fit, tokenizer_hash="1" * 64)])
-
-
 # --- topics of a fit ---------------------------------------------------------------------------------
 
 

@@ -120,7 +120,7 @@ def test_ids_come_in_any_sequence_and_with_numbers_of_topics_and_outliers(ids):
     assert topics.names == ("2", "7")
     assert sets_of(topics) == {"2": {1, 9}, "7": {5, 9}}
     assert topics.topics_of(2) == (0, 1)
-    assert topics.left_out == {"outliers (topic -1)": (8,)}
+    assert topics.left_out == {}
     assert "1 words have several topics" in repr(topics)
 
 
@@ -344,25 +344,6 @@ def test_shuffling_keeps_sizes_and_topic_sets_and_moves_words():
     assert "seed 3" in shuffled.policy
 
 
-def test_ids_are_dropped_or_kept_on_demand_and_reported(wordpiece):
-    topics = Topics.from_word_lists(
-        {"a": ["frog", "axolotl"], "b": ["may", "toads"]}, wordpiece, split_words="keep"
-    )  # entries frog 5, may 16, toads 17, axolotl 18
-    fewer = topics.without([5, 17, 3])
-    assert sets_of(fewer) == {"a": {17}, "b": {16}}  # axolotl has moved up to the first compound
-    assert fewer.compounds == ((7, 8),)
-    assert fewer.texts == ("may", "axolotl")
-    assert fewer.left_out == {"dropped on demand": (5, 17)}
-    with pytest.warns(UserWarning, match=r"without a word, .*: 1 \(b\)"):
-        assert fewer.without([16, 99]).left_out["dropped on demand"] == (5, 17, 16)
-    kept = topics.restrict(torch.tensor([5, 16, 18]))
-    assert sets_of(kept) == {"a": {5, 17}, "b": {16}}
-    assert kept.left_out == {"restricted away": (17,)}
-    assert topics.without([0]) == topics
-    with pytest.raises(ValueError, match="no word is left in any topic"):
-        topics.restrict([4])
-
-
 # --- reading them -------------------------------------------------------------------------------
 
 
@@ -399,7 +380,7 @@ def test_stems_make_inflections_one_word():
     assert len(set(of_word.values())) == 4
     assert plain != stemmed
     assert "same stem" in repr(stemmed)
-    assert stemmed.without([int(stemmed.words[0])]).shuffled(1).with_vocabulary_size(99).one_word == "stem"
+    assert stemmed.shuffled(1).with_vocabulary_size(99).one_word == "stem"
     with pytest.raises(ValueError, match="forms='stem' needs words that can be read: pass the tokenizer"):
         Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="stem")
 

@@ -89,16 +89,6 @@ def test_a_full_model_is_held_against_lemma_1_through_all_its_matrices():
 # -------------------------------------------------------------------- loss, attention
 
 
-@pytest.mark.parametrize(
-    ("loss", "guess", "nothing"),
-    [("squared", 1 - 1 / N, 1.0), ("cross_entropy", math.log(N), math.log(N + 1))],
-)
-def test_a_model_that_predicts_nothing_loses_what_ignorance_costs(loss, guess, nothing):
-    report = agreement(toy(tensors={"W_V": torch.zeros(N + 1, N + 1)}), loss=loss, n_documents=200)
-    assert report.loss == pytest.approx(nothing, abs=2 * report.loss_error)
-    assert report.guess == pytest.approx(guess)
-
-
 def plain_losses(model, batch, loss, attend):
     """The loss at the drawn words of every document, in plain torch: its mean, and the standard error of that."""
     t, means = {name: x.detach() for name, x in toy_tensors(model).items()}, []

@@ -8,9 +8,8 @@ from topic_probe.report import load_report
 from topic_probe.toy import theory
 from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.landscape import attention_weights, measure_landscape
-from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Masking, World
 
 WORLD = World(n_topics=5, words_per_topic=4, topics_per_document=2, min_length=400, max_length=400)
 TOPIC = (torch.arange(21) - 1) // 4

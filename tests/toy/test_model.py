@@ -1,7 +1,6 @@
 """The toy as a hooked model, held against a plain implementation of the paper's equations."""
 
 import copy
-import json
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from plain_toy import plain_logits
 from safetensors.torch import load_file, save_file
 
 from topic_probe.toy import theory
-from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import (
     REGIMES,
     ToyConfig,
@@ -18,7 +16,7 @@ from topic_probe.toy.model import (
     toy_parameters,
     toy_tensors,
 )
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Masking, World
 
 WORLD = World(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=8, max_length=14)
 SIZE = WORLD.vocabulary_size
@@ -187,16 +185,6 @@ def test_what_is_trained_can_be_named_and_the_rest_of_the_regime_stays_where_it_
     assert t["b_V.1"].any()
     assert not any(t[name].any() for name in ("b_K.0", "b_Q.1"))
     assert torch.equal(t["W_E"], torch.eye(SIZE, dtype=torch.float64))
-
-
-def test_a_config_survives_json():
-    chosen = config(
-        "keys",
-        trained=("W_Q",),
-        masking=Masking(0.2, 0.0, 0.3),
-        residual=True,
-    )
-    assert ToyConfig.from_dict(json.loads(json.dumps(chosen.to_dict()))) == chosen
 
 
 @pytest.mark.parametrize(

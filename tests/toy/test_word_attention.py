@@ -10,12 +10,9 @@ from plain_toy import masked
 
 from topic_probe.measure.attention import measure_attention
 from topic_probe.topics import Topics
-from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy, toy_tensors
 from topic_probe.toy.word_attention import word_attention
-from topic_probe.toy.world import World, overlapping_words, zipf_words
-from topic_probe.train.history import TrainConfig
-from topic_probe.train.toy import train_toy
+from topic_probe.toy.world import Masking, World, overlapping_words, zipf_words
 
 WORLD = World(n_topics=4, words_per_topic=3, alpha=0.3, min_length=20, max_length=40)
 MASKING = Masking()
@@ -120,16 +117,6 @@ def test_where_masked_positions_are_hidden_attention_is_that_in_documents_withou
     for name in ("same_word", "same_topic", "different_topic", "effect_size"):
         assert found[name] == pytest.approx(float(getattr(wanted, name)), rel=1e-9), name
     assert math.isnan(found["word_to_mask"])
-
-
-def test_a_training_is_watched_without_being_changed():
-    config = TrainConfig(optimizer="adam", learning_rate=0.01, steps=30, measure_every=10)
-    watched = train_toy(toy(scale=1.0), config, measure={"attention": word_attention})
-    alone = train_toy(toy(scale=1.0), config)
-    assert torch.equal(watched.loss, alone.loss)
-    series = watched.measured["attention.same_topic"]
-    assert series.steps.tolist() == [0, 10, 20, 30]
-    assert series.values[0] != series.values[-1]
 
 
 def test_large_scores_have_no_nan_and_other_toys_are_refused():

@@ -67,14 +67,6 @@ def test_words_come_from_the_topics_of_their_document_in_its_proportions(n_topic
         assert_mean(theta[:, 1] * theta[:, 5], moment)
 
 
-def test_a_tiny_alpha_puts_every_document_into_one_topic_without_nan():
-    documents = dataclasses.replace(LDA, alpha=1e-9).documents(500, generator=seeded())
-    assert documents.topic_proportions.amax(dim=1).min() > 0.999
-    topics = topic_of(documents.ids, 4)
-    assert (topics == topics[:, :1]).all()
-    assert topics[:, 0].unique().tolist() == [0, 1, 2, 3, 4, 5]
-
-
 @pytest.mark.parametrize("alpha", [0.1, 30.0])
 def test_dirichlet_proportions_have_the_moments_of_their_density(alpha):
     world = dataclasses.replace(LDA, alpha=alpha, min_length=1, max_length=1)
@@ -94,19 +86,6 @@ def test_every_length_from_shortest_to_longest_is_equally_likely():
     assert lengths.max() == 11
     for length in range(7, 12):
         assert_mean(lengths == length, 0.2)
-
-
-def test_padding_stands_on_the_right_and_holds_no_word():
-    documents = World(min_length=3, max_length=30).documents(50, generator=seeded())
-    assert documents.ids.shape == documents.mask.shape
-    assert documents.ids.shape[1] == documents.mask.sum(1).max()
-    assert torch.equal(
-        documents.mask, torch.arange(documents.ids.shape[1]) < documents.mask.sum(1, keepdim=True)
-    )
-    assert documents.ids[documents.mask].min() >= 1
-    assert documents.ids[documents.mask].max() <= 100
-    assert documents.ids[~documents.mask].eq(0).all()
-    assert len(documents) == 50
 
 
 def test_words_of_unequal_probability_come_at_their_rates():
@@ -212,10 +191,3 @@ def test_worlds_compare_hash_and_go_through_json():
 def test_impossible_worlds_are_refused_with_the_reason(settings, message):
     with pytest.raises(ValueError, match=message):
         World(**settings)
-
-
-def test_impossible_requests_are_refused_with_the_reason():
-    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
-        LDA.documents(0, generator=seeded())
-    with pytest.raises(ValueError, match=r"overlap .* must lie in \[0, 1\], got 1.5"):
-        overlapping_words(2, 2, overlap=1.5)

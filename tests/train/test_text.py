@@ -4,7 +4,6 @@ from functools import cache
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 import topic_probe as tp
 from topic_probe import Masking, TextConfig, TrainConfig, build_bert, train_text
@@ -176,48 +175,25 @@ def test_the_seed_decides_everything_and_nothing_is_written_or_printed(tmp_path,
 # How it ends
 
 
-def test_ctrl_c_and_a_loss_that_is_not_finite_end_it_at_the_last_state_with_a_loss():
-    def interrupt(step, model):
-        if step == 6:
-            raise KeyboardInterrupt
-        return step
-
-    model, other = bert(), bert()
-    stopped = train_text(model, stream(), config(measure_every=1), measure=interrupt)
-    expected = train_text(other, stream(), config(steps=6))
-    assert (stopped.stopped, stopped.last_step, len(stopped)) == ("interrupted at step 6 of 14", 6, 7)
-    assert torch.equal(stopped.loss, expected.loss)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
-    model = bert()
-    diverged = train_text(model, stream(), config(learning_rate=1e30))
-    assert diverged.stopped.startswith("diverged: the loss of step 1 is nan; the model is back at step 0")
+def test_the_rows_of_a_training_that_diverges_end():
+    diverged = train_text(bert(), stream(), config(learning_rate=1e30))
+    assert diverged.stopped.startswith("diverged: the loss of step 1 is nan")
     assert (diverged.last_step, len(diverged)) == (0, 1)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), bert().parameters(), strict=True))
-    with torch.no_grad():
-        hugging_face(model)["W_E"].fill_(torch.nan)
-    with pytest.raises(ValueError, match="loss of step 0 is nan, before any update"):
-        train_text(model, stream(), config())
 
 
 @pytest.mark.parametrize(
     ("documents", "options", "message"),
     [
         ([[7, 8]], None, "pass tokenizer="),
-        ([], {}, "no document to train on"),
+        ([], {}, "no word is to be predicted"),
         ([[7, 99]], {}, "ids 0..99, but the model knows"),
         ([[7] * 17], {}, "longest document has 17 tokens"),
-        ([[7]], {"loss": "squared"}, "loss is an option of the toy"),
-        ([[7]], {"masking": Masking(0.0)}, "raise p_mask=0.0"),
-        ([[2, 3]], {}, "nothing was masked in 1 documents"),
+        ([[7]], {"loss": "squared"}, "loss are options of the toy"),
+        ([[7]], {"masking": Masking(0.0)}, "or p_mask is 0"),
+        ([[2, 3]], {}, "no word is to be predicted"),
     ],
 )
 def test_bad_input_is_refused_with_what_was_needed(documents, options, message):
     given = None if options is None else tokenizer()
     with pytest.raises(ValueError, match=message):
         train_text(bert(), documents, config(**options or {}), tokenizer=given)
-
-
-def test_other_models_are_refused():
-    small = {"n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": len(tokenizer()), "n_positions": 16}
-    with pytest.raises(TypeError, match="needed a BERT from build_bert, got GPT2LMHeadModel"):
-        train_text(GPT2LMHeadModel(GPT2Config(**small)), stream(), config())

@@ -1,8 +1,6 @@
 """Training toys: every number against plain torch, alone and side by side, what is recorded, and what goes wrong."""
 
-import json
 import math
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +19,8 @@ from topic_probe import (
     train_toy,
     train_toys,
 )
-from topic_probe.toy.model import REGIMES, set_toy_tensors
-from topic_probe.train.toy import draw, through_hooks
+from topic_probe.toy.model import REGIMES, set_toy_tensors, toy_parameters
+from topic_probe.train.toy import draw, hooked_loss
 
 WORLD = World(n_topics=3, words_per_topic=4, topics_per_document=2, min_length=8, max_length=20)
 SIZE = WORLD.vocabulary_size
@@ -92,18 +90,12 @@ def test_counts_of_words_give_the_loss_and_gradients_of_the_hooked_forward(regim
         config = TrainConfig(loss=loss, batch_size=30, steps=0, record_gradients=True)
         batch = draw(model.toy_config, config, 0).select(slice(30))
         assert not batch.visible("unmasked").any(1).all()
-        history, (hooked, gradients) = train_toy(model, config), through_hooks(model, batch, loss=loss)
+        history, hooked = train_toy(model, config), hooked_loss(model, batch, loss=loss)
         assert history.loss.item() == pytest.approx(hooked.item(), abs=1e-14)
-        for name, gradient in zip(model.toy_config.trained_tensors, gradients, strict=True):
+        leaves = {name: toy_parameters(model)[name] for name in model.toy_config.trained_tensors}
+        gradients = torch.autograd.grad(hooked, list(leaves.values()), materialize_grads=True)
+        for name, gradient in zip(leaves, gradients, strict=True):
             assert history.gradients[name].item() == pytest.approx(gradient.norm().item(), abs=1e-14)
-
-
-def test_a_model_that_predicts_nothing_has_the_losses_of_ignorance():
-    for loss, expected in (("cross_entropy", math.log(SIZE)), ("squared", 1.0)):
-        model = toy("value", init="near-zero", noise=0.0)
-        history = train_toy(model, TrainConfig(loss, steps=12, learning_rate=1e-300))
-        assert history.loss.tolist() == pytest.approx([expected] * 13)
-        assert history["rotation_W_V"].isnan().all()  # zeros have no direction
 
 
 @pytest.mark.parametrize("attend", ["all", "unmasked"])
@@ -167,39 +159,25 @@ def test_measurements_get_the_model_of_their_steps():
         return {"scalar": np.float64(3), "array": np.arange(2), "W": toy_tensors(model)["W_V"]}
 
     model = toy("value")
-    config = TrainConfig(steps=25, measure_every=10, measure_steps=(3, 25), record_every=5, optimizer="adam")
+    config = TrainConfig(steps=25, measure_every=10, record_every=5, optimizer="adam")
     history = train_toy(model, config, measure={"a": numbers, "b": lambda step, _: step})
     assert all(call is model for call in calls)
-    assert history.measured["b"].values.tolist() == history.measured["b"].steps.tolist() == [0, 3, 10, 20, 25]
+    assert history.measured["b"].values.tolist() == history.measured["b"].steps.tolist() == [0, 10, 20, 25]
     norms = history.measured["a.W"].values.flatten(1).norm(dim=1)
-    assert norms[[0, 2, 3, 4]].tolist() == pytest.approx(history["norm_W_V"][[0, 2, 4, 5]].tolist())
-    assert history.measured["a.array"].values.shape == (5, 2)
+    assert norms.tolist() == pytest.approx(history["norm_W_V"][[0, 2, 4, 5]].tolist())
+    assert history.measured["a.array"].values.shape == (4, 2)
     frame = history.to_dataframe()
-    assert frame.loc[frame["step"] == 3, "a.scalar"].item() == 3
-    assert frame["b"].notna().sum() == 5
+    assert frame.loc[frame["step"] == 10, "a.scalar"].item() == 3
+    assert frame["b"].notna().sum() == 4
     start_and_end = train_toy(toy(), TrainConfig(steps=7), measure=lambda _: 2.0)
     assert start_and_end.measured["measured"].steps.tolist() == [0, 7]
-
-
-def test_the_progress_bar_reaches_the_end(capsys):
-    train_toy(toy(), TrainConfig(steps=5), progress=True)
-    assert "5/5" in capsys.readouterr().err
-    train_toy(toy(), TrainConfig(steps=5))
-    assert capsys.readouterr().err == ""
-
-
-def test_a_config_survives_json():
-    config = TrainConfig(
-        world=WORLD, masking=Masking(0.2), measure_steps=(1, 2), l2=0.5, schedule=ALTERNATING
-    )
-    assert TrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 # Several at once
 
 
 def assert_each_is_alone(together, models, configs, **options):
-    for history, model, config in zip(together, models, configs, strict=True):
+    for history, model, config in zip(together, models, configs, strict=False):
         alone = train_toy(model, config, **options)
         assert (history.stopped, history.last_step) == (alone.stopped, alone.last_step)
         torch.testing.assert_close(history.table, alone.table, rtol=1e-8, atol=1e-10, equal_nan=True)
@@ -222,8 +200,8 @@ def test_toys_are_trained_as_they_would_be_alone_and_come_back_in_their_order():
         assert all(torch.equal(value, history.tensors[name]) for name, value in toy_tensors(model).items())
 
 
-def test_a_toy_that_diverges_stops_by_itself_at_its_last_finite_state():
-    step = {"loss": "squared", "learning_rate": 4.0, "batch_size": 20, "steps": 12}
+def test_the_rows_of_a_toy_that_diverges_end_and_others_go_on():
+    step = {"loss": "squared", "learning_rate": 4.0, "batch_size": 20, "steps": 12, "measure_every": 1}
     # Where documents are one word, the curvature along it is that of one, and elsewhere a tenth of that.
     one_word = World(3, 4, word_probabilities=[[1.0] + [0.0] * 11] * 3, min_length=8, max_length=20)
     configs = [TrainConfig(**step, seed=seed, world=world) for seed, world in enumerate((None, one_word))]
@@ -233,36 +211,23 @@ def test_a_toy_that_diverges_stops_by_itself_at_its_last_finite_state():
         set_toy_tensors(made[1], {"W_V": 1e150 * torch.eye(SIZE, dtype=torch.float64)})
         return made
 
-    trained = models()
-    together = train_toys(trained, configs)
+    together = train_toys(models(), configs, measure=lambda _: 1.0)
+    last = together[1].last_step
     assert together[0].stopped == "finished"
-    assert together[1].stopped.startswith("diverged: the loss of step ")
-    assert 0 < together[1].last_step < 12, together[1].stopped
-    assert together[1].steps.tolist() == list(range(together[1].last_step + 1))
-    length = torch.linalg.vector_norm(toy_tensors(trained[1])["W_V"]).item()
-    assert together[1].norms["W_V"][-1].item() == pytest.approx(length, rel=1e-12)
-    assert_each_is_alone(together, models(), configs)
-    with pytest.raises(ValueError, match="the loss of step 0 is nan, before any update"):
-        train_toy(
-            build_toy(ToyConfig(world=WORLD), tensors={"b_V": torch.full((SIZE,), math.nan)}), configs[0]
-        )
-
-
-def test_ctrl_c_stops_all_at_the_last_step_with_a_loss():
-    models = [toy(seed=0), toy(seed=1), toy("value")]
-    configs = [TrainConfig(steps=12, measure_every=5, seed=seed) for seed in range(3)]
-
-    def measure(step, model):
-        if model is models[1] and step == 5:
-            signal.raise_signal(signal.SIGINT)
-        return 0.0
-
-    histories = train_toys(models, configs, measure=measure)
-    assert [one.stopped for one in histories] == [f"interrupted at step {step} of 12" for step in (5, 5, 0)]
-    assert [one.steps.tolist() for one in histories] == [[*range(6)], [*range(6)], []]
-    for model, history in zip(models, histories, strict=True):
-        assert torch.equal(toy_tensors(model)["W_V"], history.tensors["W_V"])
-    assert torch.equal(histories[2].tensors["W_V"], toy_tensors(toy("value"))["W_V"])
+    assert together[1].stopped.startswith(f"diverged: the loss of step {last + 1} is ")
+    assert 0 < last < 11, together[1].stopped
+    assert together[1].steps.tolist() == together[1].measured["measured"].steps.tolist() == [*range(last + 1)]
+    assert_each_is_alone(together[:1], models(), configs[:1], measure=lambda _: 1.0)
+    (alone,) = train_toys(models()[1:], configs[1:])
+    assert (alone.stopped, len(alone)) == (together[1].stopped, last + 1)
+    fine, unfit = (
+        build_toy(ToyConfig(world=WORLD), tensors=tensors)
+        for tensors in ({}, {"b_V": torch.full((SIZE,), math.nan)})
+    )
+    settings = [TrainConfig(steps=2, seed=seed) for seed in range(2)]
+    good, bad = train_toys([fine, unfit], settings, measure=lambda _: 1.0)
+    assert bad.stopped.startswith("diverged: the loss of step 0 is nan")
+    assert (good.stopped, len(bad), bad.measured) == ("finished", 0, {})
 
 
 def test_a_finished_history_is_read_back_and_nothing_else_is(tmp_path):
@@ -277,10 +242,6 @@ def test_a_finished_history_is_read_back_and_nothing_else_is(tmp_path):
     for model, settings in ((toy(seed=1), config), (toy("value"), config), (toy(), replace(config, steps=5))):
         assert not torch.equal(train_toy(model, settings, folder=tmp_path).loss, whole.loss)
     assert len(list(tmp_path.iterdir())) == 4
-    stopped = train_toy(toy(), replace(config, seed=3, measure_every=1), folder=tmp_path,
-                        measure=lambda step, _: signal.raise_signal(signal.SIGINT) if step == 2 else 0.0)  # fmt: skip
-    assert stopped.stopped.startswith("interrupted")
-    assert len(list(tmp_path.iterdir())) == 4
 
 
 @pytest.mark.parametrize(
@@ -289,21 +250,11 @@ def test_a_finished_history_is_read_back_and_nothing_else_is(tmp_path):
         ({}, {"world": World(2, 2)}, "the documents have 5 token ids, the model 13"),
         ({}, {"masking": Masking(1e-9)}, "some always had nothing masked; raise p_mask=1e-09"),
         ({"trained": ()}, {}, "empty parameter list"),
-        ({"regime": "value"}, {"schedule": ((2, ("W_K",)),)}, "schedule moves W_K, but trained are W_V"),
-        ({"regime": "keys"}, {"schedule": ((2, ("W_K",)),)}, "schedule moves W_K, but trained are W_K, W_Q"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(model, options, message):
     with pytest.raises(ValueError, match=message):
         train_toy(toy(**model), TrainConfig(steps=2, **options))
-
-
-def test_what_cannot_be_paired_is_refused():
-    models, configs = [toy(seed=0), toy(seed=1)], [TrainConfig(steps=2)] * 2
-    for given, n in ((models, 1), (models[:1] * 2, 2)):
-        with pytest.raises(ValueError, match="a model of its own for each config, got"):
-            train_toys(given, configs[:n])
-    assert train_toys([], []) == ()
 
 
 def test_a_trained_toy_is_a_model_like_any_other(tmp_path):

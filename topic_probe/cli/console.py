@@ -109,3 +109,20 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return str(value)
+
+
+@contextmanager
+def quiet_transformers(*, progress: bool) -> Iterator[None]:
+    """Context manager: transformers keeps to itself what it logs; what matters of it is said by this package."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import nn
 
-from topic_probe.lens import capture, huggingface
-from topic_probe.lens.adapters import adapter, huggingface_host, is_a
-from topic_probe.lens.running import by_itself
-from topic_probe.notices import warn
+from topic_probe.lens.host import is_hooked
+from topic_probe.lens.points import huggingface_host
+from topic_probe.lens.running import inside_of, is_peft, lock_of, trunk
 from topic_probe.options import check_whole, checked
 from topic_probe.remote import fetch_model
 from topic_probe.text.encoder import begins_with_token
@@ -39,9 +39,8 @@ def open_model(
     """A hooked model whose attention, embeddings and weights can be measured.
 
     What is given is not changed: a hooked model comes back as it is, and a Hugging Face model is wrapped in a way
-    that shares its weights and leaves its modules, mode and configuration alone. The model around it has hook points on
-    queries, keys, values, scores, patterns, outputs of heads, what attention writes and the residual stream, whatever
-    the architecture. Hooks that edit patterns take effect there (or are refused).
+    that shares its weights and leaves its modules, mode and configuration alone. The model around it has hook points
+    under TransformerLens's names, whatever the architecture.
 
     Args:
         source: a hooked model (TransformerBridge, HookedTransformer, HookedEncoder), a Hugging Face model, a folder
@@ -54,24 +53,14 @@ def open_model(
         dtype: the type of the weights of a model that is loaded here, such as float32, by default that of the
             checkpoint. A given model keeps its own.
 
-    Threads may measure one model at once: they take turns, forward pass by forward pass. A forward pass of your own in
-    another thread is not kept apart from them: it may meet the model in evaluation mode and with another attention
-    implementation. Nor are models that share layers or a configuration. From within a forward pass of a model, by a
-    hook, it cannot be measured.
-
-    A model whose attention cannot be read is opened too: its embeddings can be measured, and measuring its attention
-    says why it cannot be. What is measured is the model as you have it: an attention function of your own in
-    transformers' `AttentionInterface` is called and its pattern taken; one that returns no pattern is refused, and so
-    is a model whose outputs are others while its patterns are shown (Falcon with ALiBi on sdpa).
-
-    A warning says where the tokenizer of a causal model has a begin token and puts it before no text: what encodes
-    texts adds it with ``begin_token=True``.
+    The model is tried on a few tokens. Where its attention cannot be read, its embeddings can be measured, and
+    measuring its attention says why. What you change of it afterwards but for weights and hooks (layers, settings, its
+    attention implementation) is not tried again: open it again. Threads may measure one model, and take turns.
 
     Raises:
         TypeError: where ``source`` is none of these.
         OSError: where files are missing, or the hub does not give them. The message says what came and what to do.
         ValueError: where a model has no word embeddings, or a checkpoint lacks weights.
-        RuntimeError: within a forward pass of ``source``.
 
     Example:
         >>> toy = tp.build_toy(tp.ToyConfig(world=tp.World(n_topics=2, words_per_topic=2)))
@@ -90,7 +79,7 @@ def open_model(
     """
     if tokenizer is not None:
         check_tokenizer(tokenizer)
-    if capture.is_hooked(source):
+    if is_hooked(source):
         _check_has_numbers(source)
         return source
     if isinstance(source, str | os.PathLike):
@@ -102,14 +91,13 @@ def open_model(
             "open_model needs a hooked model, a Hugging Face model, a folder or a name on the hub, "
             f"not {type(source).__name__}"
         )
-    _check_has_words(source)
-    _check_has_numbers(source)
-    _check_has_no_prompts(source)
+    _check(source)
     # Building may draw weights that are overwritten later.
-    with by_itself(source), _drawing, torch.random.fork_rng(devices=[]):
+    with lock_of(source), _drawing, torch.random.fork_rng(devices=[]):
         opened: Any = huggingface_host()(source, tokenizer)
     begin = getattr(tokenizer, "bos_token", None)
-    if opened.probe.is_causal and begin is not None and begins_with_token(tokenizer) is False:
+    causal = opened.trial is not None and opened.trial.is_causal
+    if causal and begin is not None and begins_with_token(tokenizer) is False:
         warn(
             f"the tokenizer of this {type(source).__name__} has a begin token ({begin}) and puts it before no text: "
             "where the model was trained with it, encode texts with begin_token=True. Without it the first position is "
@@ -119,20 +107,28 @@ def open_model(
     return opened
 
 
-def _check_has_words(model: Any) -> None:
+def _check(model: Any) -> None:
+    """Refuses Hugging Face models whose word embeddings cannot be read, and those that put something before words."""
+    name = type(model).__name__
     try:
         table = model.get_input_embeddings().weight
     except (AttributeError, NotImplementedError):
         table = None
     if callable(table):
         raise ValueError(
-            f"the word embeddings of {type(model).__name__} are quantised, so there is no table to read: leave them as "
-            "they are when you quantise the rest (nn.Linear only)"
+            f"the word embeddings of {name} are quantised, so there is no table to read: leave them as they are when "
+            "you quantise the rest (nn.Linear only)"
         )
     if getattr(table, "ndim", 0) != 2:
         raise ValueError(
-            f"{type(model).__name__} has no table of word embeddings. If a part of it reads text, open that part (such "
-            "as model.text_model)"
+            f"{name} has no table of word embeddings. If a part of it reads text, open that part (such as "
+            "model.text_model)"
+        )
+    _check_has_numbers(model)
+    if is_peft(model) and any(config.is_prompt_learning for config in model.peft_config.values()):
+        raise ValueError(
+            f"{name} puts learned prompts before the words of a document, where no words are: measure the model "
+            "without them (get_base_model())"
         )
 
 
@@ -140,64 +136,59 @@ def _check_has_numbers(model: nn.Module) -> None:
     weights = list(model.parameters())
     if n := sum(weight.is_meta for weight in weights):
         raise ValueError(
-            f"{n} of {len(weights)} weights of {type(model).__name__} are on the meta device, where tensors have a "
-            "shape and no numbers: fill them first (from_pretrained, load_state_dict(assign=True)), and load a model "
-            "that was offloaded to disk without offloading"
-        )
-
-
-def _check_has_no_prompts(model: Any) -> None:
-    if huggingface.is_peft(model) and any(config.is_prompt_learning for config in model.peft_config.values()):
-        raise ValueError(
-            f"{type(model).__name__} puts learned prompts before the words of a document, where no words are: measure "
-            "the model without them (get_base_model())"
+            f"{n} of {len(weights)} weights of {type(model).__name__} are on the meta device, where tensors have no "
+            "numbers: load it without offloading to disk"
         )
 
 
 def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype | None) -> tuple[Any, Any]:
     """A Hugging Face model with its tokenizer (None where there is none) from a folder or the hub."""
+    import transformers
     from safetensors import SafetensorError
 
-    name = os.fspath(source)
-    if name.startswith("~"):
-        name = os.fspath(Path(name).expanduser())
-    _check_folder(name)
-    folder = Path(name) if Path(name).is_dir() else fetch_model(name, revision)
+    name = os.path.expanduser(source)  # noqa: PTH111 (a name on the hub is no path)
+    folder = Path(name)
+    looks_local = folder.is_absolute() or name.startswith(".") or name.count("/") > 1
+    if (looks_local or folder.is_dir()) and not (folder / "config.json").is_file():
+        raise FileNotFoundError(
+            f"there is no folder {name!r} that holds a config.json; give one that save_pretrained has written, or a "
+            "hub name"
+        )
+    on_hub = not folder.is_dir()
+    if on_hub:
+        folder = fetch_model(name, revision)
     try:
-        model, info = _weights(folder, dtype)
+        classes = getattr(transformers.AutoConfig.from_pretrained(folder), "architectures", None) or [""]
+        model_class = getattr(transformers, classes[0], transformers.AutoModel)
+        # Loading changes the default type of tensors and how weights are drawn, for all threads.
+        with _drawing, quiet_transformers(progress=False):
+            model, info = model_class.from_pretrained(folder, dtype=dtype, output_loading_info=True)
     except (OSError, SafetensorError) as error:
-        raise OSError(_NOT_FOUND.format(name=name, error=_first_line(error))) from error
-    if not Path(name).is_dir():
+        raise OSError(
+            f"cannot load {name!r}: {error}\nGive a folder that save_pretrained has written, or a name on the Hugging "
+            "Face hub"
+        ) from error
+    if on_hub:
         model.config._name_or_path, model.config._commit_hash = name, folder.name
-    if tokenizer is None:
-        tokenizer = _tokenizer(folder)
+    tokenizer = _tokenizer(folder) if tokenizer is None else tokenizer
     return _without_fresh_weights(model, info["missing_keys"], name).eval(), tokenizer
 
 
-def _weights(folder: Path, dtype: torch.dtype | None) -> Any:
-    """A Hugging Face model, and what loading it found."""
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(folder)
-    classes = getattr(config, "architectures", None) or ["AutoModel"]
-    model_class = getattr(transformers, classes[0], transformers.AutoModel)
-    # Loading changes the default type of tensors and how weights are drawn, for all threads.
-    with _drawing, _no_weight_bar():
-        return model_class.from_pretrained(folder, dtype=dtype, output_loading_info=True)
-
-
 @contextmanager
-def _no_weight_bar() -> Iterator[None]:
-    """Without the bar over weights that are on this machine already; downloads have bars of their own."""
-    from transformers.utils import logging as settings
+def quiet_transformers(*, progress: bool) -> Iterator[None]:
+    """Context manager: transformers logs errors alone, because what matters is said by this package."""
+    from transformers.utils import logging
 
-    shown = settings.is_progress_bar_enabled()
-    settings.disable_progress_bar()
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
-            settings.enable_progress_bar()
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _without_fresh_weights(model: Any, missing: Any, name: str) -> Any:
@@ -208,7 +199,7 @@ def _without_fresh_weights(model: Any, missing: Any, name: str) -> Any:
     missing = sorted(key for key in missing if "pooler" not in key)
     if not missing:
         return model
-    base = huggingface.trunk(model)
+    base = trunk(model)
     needed = {id(tensor) for tensor in base.state_dict(keep_vars=True).values()}
     tensors = model.state_dict(keep_vars=True)
     lacking = [key for key in missing if id(tensors.get(key)) in needed]
@@ -238,35 +229,11 @@ def _tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # tokenizers without files fail in many ways
-        _log.info("%s has no tokenizer that can be loaded: %s", folder, _first_line(error))
+        _log.info("%s has no tokenizer that can be loaded: %s", folder, error)
         return None
     # Where there are no files, most come without any word instead.
     words = set(tokenizer.get_vocab()) - {*tokenizer.all_special_tokens, "▁"}
     return tokenizer if words else None
-
-
-_NOT_FOUND = (
-    "cannot load {name!r}: {error}\n"
-    "Give a folder that save_pretrained has written, or a name on the Hugging Face hub. Without a network, fetch "
-    "the files elsewhere (`hf download {name} --local-dir FOLDER`), copy the folder here and open it by its path."
-)
-
-
-def _check_folder(name: str) -> None:
-    path = Path(name).expanduser()
-    looks_local = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
-    if looks_local and not path.is_dir():
-        raise FileNotFoundError(
-            f"there is no folder {name!r}; give one that save_pretrained has written, or a hub name"
-        )
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise FileNotFoundError(
-            f"the folder {name!r} holds no config.json; give one that save_pretrained has written"
-        )
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 @checked
@@ -287,7 +254,7 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
         True
     """
     model = open_model(model)
-    with by_itself(model), _drawing, torch.random.fork_rng(devices=[]), torch.no_grad():
+    with lock_of(model), _drawing, torch.random.fork_rng(devices=[]), torch.no_grad():
         # Not torch.manual_seed, which would also seed the generators of every GPU.
         torch.default_generator.manual_seed(check_whole("seed", seed, 0))
         return _fresh(model, seed).train(model.training)
@@ -296,9 +263,9 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
 def _fresh(model: Any, seed: int) -> Any:
     parameter = next(model.parameters())
     place: Any = {"device": parameter.device, "dtype": parameter.dtype}
-    host = adapter(model)
-    if host.inside is not None:
-        twin = _untrained(host.inside).to(**place)
+    inside = inside_of(model)
+    if inside is not None:
+        twin = _untrained(inside).to(**place)
         fresh = open_model(twin)
         # Set afterwards, because a begin token that it leaves out was told of when the model was opened.
         fresh.tokenizer = getattr(model, "tokenizer", None)
@@ -306,7 +273,7 @@ def _fresh(model: Any, seed: int) -> Any:
     if hasattr(model, "untrained_twin"):
         # Module's own `to`, because TransformerLens's prints, and does not know these names in 3.9.
         return nn.Module.to(model.untrained_twin(seed=seed), **place)
-    if is_a(model, "HookedEncoder") or hasattr(model, "init_weights"):
+    if hasattr(model, "init_weights"):
         return nn.Module.to(_redrawn(model), **place)
     raise ValueError(
         f"{type(model).__name__} does not say how its weights are initialised; build an untrained twin and open it"
@@ -314,16 +281,11 @@ def _fresh(model: Any, seed: int) -> Any:
 
 
 def _untrained(inside: Any) -> Any:
-    """A Hugging Face model as it is before training; one of PEFT with its adapters as they are then."""
-    if not huggingface.is_peft(inside):
+    """A Hugging Face model as it is before training; one of PEFT with a fresh adapter."""
+    if not is_peft(inside):
         return type(inside)(copy.deepcopy(inside.config))
-    adapters = copy.deepcopy(inside.peft_config)
-    first = next(iter(adapters))
-    twin = type(inside)(_untrained(inside.get_base_model()), adapters.pop(first), first)
-    for name, config in adapters.items():
-        twin.add_adapter(name, config)
-    twin.set_adapter(inside.active_adapter)
-    return twin
+    name = inside.active_adapter
+    return type(inside)(_untrained(inside.get_base_model()), copy.deepcopy(inside.peft_config[name]), name)
 
 
 def _redrawn(model: Any) -> Any:
@@ -334,17 +296,8 @@ def _redrawn(model: Any) -> Any:
     for name, parameter in twin.named_parameters():
         # TransformerLens draws the matrices only, because everything else is as it was built in a new model.
         last = name.rpartition(".")[2]
-        if last == "w":
-            nn.init.ones_(parameter)
-        elif not last.startswith("W"):
-            nn.init.zeros_(parameter)
-        elif not hasattr(twin, "init_weights"):
-            nn.init.normal_(parameter, std=_BERT_RANGE)
-    if hasattr(twin, "init_weights"):
-        twin.cfg.seed = None  # it would win over the seed that was asked for
-        twin.init_weights()
+        if not last.startswith("W"):
+            nn.init.constant_(parameter, float(last == "w"))
+    twin.cfg.seed = None  # it would win over the seed that was asked for
+    twin.init_weights()
     return twin
-
-
-# HookedEncoder leaves its weights undefined; this is what BERT starts from.
-_BERT_RANGE = 0.02

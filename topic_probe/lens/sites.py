@@ -1,6 +1,5 @@
 """Where a model attends, what goes into it, and what its patterns show, in words that are the same for every host."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,9 +62,6 @@ SIDES = {
 """Whose positions are queries and whose are keys, by stack."""
 
 
-# What its patterns show.
-
-
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """How far rows of attention may be from summing to one, and a document from itself in a batch, by precision."""
 
@@ -96,38 +92,14 @@ class Sharing:
 EVERY_BATCH = Sharing(True, True, "")
 
 
-def _sharing(
-    dark: bool,
-    shown: Mapping[Site, Tensor],
-    alone: Sequence[Mapping[Site, Tensor]],
-    inputs: Inputs,
-) -> Sharing:
-    """Which documents may share a batch, by the patterns of a whole and a padded one together, and of each alone."""
-    whole, padded = (
-        max(float(batch_error(site, shown[site], single[site], inputs, number)) for site in shown)
-        for number, single in enumerate(alone)
-    )
-    rounding = TOLERANCE.get(next(iter(shown.values())).dtype, 1e-5)
-    if whole > 100 * rounding:
-        note = f"every document was measured by itself: beside another, its attention differs by {whole:.0e}"
-        return Sharing(False, False, note)
-    if dark and not padded > max(rounding, 10 * whole):
-        return EVERY_BATCH
-    why = f"beside padding, attention differs by {padded:.0e}" if dark else "the model attends to padding"
-    return Sharing(False, True, f"documents of different length never shared a batch: {why}")
-
-
 _SCORES = " (scores from before the softmax, as SqueezeBERT returns them, are none)"
 
 
 def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) -> bool:
-    """Refuses what cannot be the pattern of a site on these inputs; says whether its padding stays dark.
-
-    Returns:
-        True where no real query attends to padding.
+    """Whether no real query of a site attends to padding.
 
     Raises:
-        ValueError: where the shape is another, or its numbers are not probabilities.
+        ValueError: where this cannot be a pattern: its shape is another, or its numbers are not probabilities.
     """
     queries, keys = inputs.masks(site)
     needed = (*queries.shape, keys.shape[1])
@@ -144,7 +116,7 @@ def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) ->
     return not bool((pattern.masked_fill(~to_padding, 0) != 0).any())
 
 
-def _looks_ahead(site: Site, pattern: Float[Tensor, "batch head query key"], inputs: Inputs) -> bool:
+def looks_ahead(site: Site, pattern: Float[Tensor, "batch head query key"], inputs: Inputs) -> bool:
     """Whether some query of a site attends to a later position; what never does is causal.
 
     One pair may underflow to exactly zero in every head; all later ones do so only where a mask forbids them. Padding
@@ -154,58 +126,7 @@ def _looks_ahead(site: Site, pattern: Float[Tensor, "batch head query key"], inp
     return bool((pattern.triu(1).masked_fill(~queries[:, None, :, None], 0) > 0).any())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Findings:
-    """What a run on a few tokens has shown of the attention of a model.
-
-    Attributes:
-        sites: where it attends.
-        n_heads: number of heads at every site.
-        causal: of every site, whether no query attends to a later position.
-        sharing: which documents may share a batch.
-        note: how far the outputs of a model in half precision are from those of it as it is, where that is told.
-    """
-
-    sites: tuple[Site, ...] = ()
-    n_heads: tuple[int, ...] = ()
-    causal: tuple[bool, ...] = ()
-    sharing: Sharing = EVERY_BATCH
-    note: str = ""
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether every position of a document sees earlier ones only; decoders behind an encoder are not meant."""
-        own = [causal for site, causal in zip(self.sites, self.causal, strict=True) if site.stack == "self"]
-        return bool(own) and all(own)
-
-
-def findings(
-    shown: Mapping[Site, Float[Tensor, "batch _ _ _"]],
-    alone: Sequence[Mapping[Site, Tensor]],
-    inputs: Inputs,
-    *,
-    dark: bool,
-    note: str,
-) -> Findings:
-    """What patterns show: heads, whether later positions are attended to, and what documents do to each other.
-
-    Args:
-        shown: the checked pattern of every site, of a whole and a padded document together.
-        alone: those of each document by itself.
-        inputs: the documents.
-        dark: whether no query attends to padding.
-        note: what is to be told of the outputs of the model.
-    """
-    return Findings(
-        sites=tuple(shown),
-        n_heads=tuple(pattern.shape[1] for pattern in shown.values()),
-        causal=tuple(not _looks_ahead(site, pattern, inputs) for site, pattern in shown.items()),
-        sharing=_sharing(dark, shown, alone, inputs),
-        note=note,
-    )
-
-
-# Rows and columns of it.
+# Rows, and which keys a query may see: what a configuration says of it can be wrong.
 
 
 def take_rows(
@@ -220,71 +141,13 @@ def take_rows(
     return wide.gather(2, index[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3]))
 
 
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """Which keys of documents are looked at.
-
-    Attributes:
-        index: their positions.
-        left_out: keys without which rows are added up as well; None: no document has one.
-    """
-
-    index: Int64[Tensor, "document column"]
-    left_out: Bool[Tensor, "document position"] | None
-
-    def of(
-        self, rows: Float[Tensor, "document head row key"], part: slice
-    ) -> Float[Tensor, "document head row column"]:
-        """These columns of the rows of a part of the documents."""
-        index = self.index[part].to(rows.device)
-        return rows.gather(3, index[:, None, None, :].expand(-1, *rows.shape[1:3], -1))
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """Some columns of rows of patterns.
-
-    Attributes:
-        patterns: attention after softmax.
-        total: what the whole rows sum to.
-        rest: what they sum to without the keys that are left out.
-    """
-
-    patterns: Float[Tensor, "document head row column"]
-    total: Float[Tensor, "document head row"]
-    rest: Float[Tensor, "document head row"]
-
-    @classmethod
-    def of_rows(cls, rows: Float[Tensor, "document head row key"], columns: Columns, part: slice) -> "Cells":
-        """Those of whole rows."""
-        # Sums of half precision are told apart from one only in single precision.
-        exact = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-        total = rest = exact.sum(-1)
-        if columns.left_out is not None:
-            left_out = columns.left_out[part].to(rows.device)
-            rest = exact.masked_fill(left_out[:, None, None, :], 0).sum(-1)
-        return cls(columns.of(rows, part), total, rest)
-
-    def take(self, rows: Int64[Tensor, "document row"], columns: Columns, part: slice) -> "Cells":
-        """Some of these rows and of these columns of a part of the documents."""
-        sums = (take_rows(of_rows[..., None], rows)[..., 0] for of_rows in (self.total, self.rest))
-        return Cells(columns.of(take_rows(self.patterns, rows), part), *sums)
-
-
-# Which keys a query may see, found in masks and in patterns: what a configuration says of it can be wrong.
-
-
 def allows(mask: Tensor) -> Bool[Tensor, "..."]:
     """True where a mask, boolean or added to the scores, lets a query see a key."""
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
 def visible_keys(mask: Tensor | None, batch: int, queries: int, keys: int) -> Bool[Tensor, "batch query key"]:
-    """True where the mask of an attention call lets a query see a key.
-
-    Raises:
-        ValueError: where the heads of a layer see different keys.
-    """
+    """True where the mask of an attention call lets a query see a key."""
     if mask is None:
         return torch.ones(batch, queries, keys, dtype=torch.bool)
     allowed = allows(mask)
@@ -294,89 +157,6 @@ def visible_keys(mask: Tensor | None, batch: int, queries: int, keys: int) -> Bo
             "only layers whose heads share a mask can be measured"
         )
     return allowed[:, 0].expand(batch, queries, -1)[..., :keys]
-
-
-_DEPENDS_ON_WORDS = (
-    "which keys a query of a layer may see depends on the words, as in sparse attention that chooses its keys, and "
-    "whole patterns do not tell a key that was not chosen from one that got nothing; only through='rows' shows it, "
-    "where the model runs on sdpa"
-)
-
-
-class SeenPairs:
-    """Which pairs of positions every site lets see each other, as the patterns of the longest documents so far show.
-
-    Most sites see a band of offsets: all of a document, what is before it, a window. One pair may underflow to exactly
-    zero in every head; a whole diagonal of pairs does so only where a mask forbids. Where single pairs of a band are
-    dark, the mask may be another (chunks, blocks), and only a document of one and the same word, in which nothing
-    underflows, shows it.
-    """
-
-    def __init__(self) -> None:
-        self._bands: dict[int, tuple[int, int, int]] = {}
-        self._masks: dict[int, Bool[Tensor, "query key"]] = {}
-
-    def look(self, site: int, pattern: Float[Tensor, "head query key"], *, one_word: bool = False) -> bool:
-        """Takes what a document shows of a site; False where it does not show what is masked there.
-
-        Raises:
-            ValueError: where the document and the one of one word have different masks.
-        """
-        length = pattern.shape[-1]
-        mask = self._masks.get(site)
-        if mask is not None and length <= len(mask):
-            if bool(((pattern > 0).any(0) & ~mask[:length, :length]).any()):
-                raise ValueError(_DEPENDS_ON_WORDS)
-            return True
-        longest, low, high = self._bands.get(site, (0, 0, 0))
-        if length <= longest:
-            return True
-        seen = (pattern > 0).any(0)
-        lowest, highest = seen_offsets(seen)
-        offset = torch.arange(length, device=seen.device) - torch.arange(length, device=seen.device)[:, None]
-        whole = torch.equal(seen, (offset >= lowest) & (offset <= highest))
-        if whole:
-            self._bands[site] = length, min(low, lowest), max(high, highest)
-            self._masks.pop(site, None)
-        elif one_word:
-            self._masks[site] = seen
-        return whole or one_word
-
-    def visible(
-        self, site: int, index: Int64[Tensor, "batch row"], keys: Bool[Tensor, "batch key"]
-    ) -> Bool[Tensor, "batch row key"]:
-        """Which real keys the queries at ``index`` of a site may see, in documents no longer than those looked at."""
-        if site in self._masks:
-            mask = torch.zeros(keys.shape[1], keys.shape[1], dtype=torch.bool, device=keys.device)
-            n = min(len(mask), len(self._masks[site]))
-            mask[:n, :n] = self._masks[site][:n, :n]
-            return mask[index] & keys[:, None, :]
-        return visible_by_offset(index, keys, self._limits(site))
-
-    def kind(self, site: int) -> object:
-        """What two sites have in common where they see the same."""
-        return site if site in self._masks else self._limits(site)
-
-    def _limits(self, site: int) -> tuple[float, float]:
-        longest, low, high = self._bands.get(site, (0, 0, 0))
-        # What reaches to the edge of the longest document has no limit that anyone has seen.
-        lowest = -torch.inf if low == 1 - longest else float(low)
-        return lowest, torch.inf if high == longest - 1 else float(high)
-
-
-def visible_by_offset(
-    index: Int64[Tensor, "batch row"], keys: Bool[Tensor, "batch key"], offsets: tuple[float, float]
-) -> Bool[Tensor, "batch row key"]:
-    """Which real keys lie within offsets of the queries at ``index``."""
-    offset = torch.arange(keys.shape[1], device=index.device) - index[:, :, None]
-    return (offset >= offsets[0]) & (offset <= offsets[1]) & keys[:, None, :]
-
-
-def seen_offsets(seen: Bool[Tensor, "query key"]) -> tuple[int, int]:
-    """Lowest and highest offset of a seen key from its query."""
-    position = torch.arange(seen.shape[-1], device=seen.device)
-    used = (position - position[:, None])[seen]
-    return (int(used.min()), int(used.max())) if used.numel() else (0, 0)
 
 
 # What a model is tried on.

@@ -1,21 +1,18 @@
 """What any model can be asked: each measurement is a function and the frozen report that it returns.
 
-Documents go one way: `engine` takes them in batches through a reader (`patterns` scores the attention between words)
-into `accumulators`, small objects with named sums. `scores` are those of a batch, where the model runs: what is known
-of pairs is made before a pass, sums are made of scores behind it, and only these come to the host. `parts` says into
-which parts documents fall, `sums` what is known of some of them, `folder` keeps these and makes reports of them;
-`options` has what measurements share. On it stand
-`attention`, `matched` (with `matching`: sums by class of the pair), and the states in `embeddings`; `text_attention`
-reads one text. What is done to a model is asked of an outcome (`outcomes`), which
-`effects` compares before and after: `ablation` and `knockout`. Several models are asked about the same words
-(`same_words`) and stand side by side in `comparison`. Words by themselves (`words` with `pair_sums` and `matrix`) need
-no documents: `embeddings`, `weights`. A module imports only from those before it:
+How `measure_attention` goes: `attention` makes a question for each of the topics (`attention_sums`), with permuted
+words (`permuted`), and `ask` asks them all. `documents` cuts and batches what is read; with a folder (`folder`,
+`parts`) part by part. Of a batch, `pairs` says which tokens are words and what two of them are to each other; the host
+streams the rows of attention at these tokens, site by site; the question keeps the scores between words and, when the
+model is through, adds them up by relation, distance, source and permutation. What it adds is pending until then: a
+batch that does not fit is halved, a document with NaN left out and the others asked again. `AttentionReport.of_sums`
+makes a report of sums, from a pass or from the files of a folder: means, intervals over sources (and words,
+`word_variance`), p-values. It keeps the sums, so reports are added up, have other intervals and are pooled (`pool`)
+without a model. A module imports only from those before it:
 
-    options, words, pair_sums, matrix, scores, sums, accumulators, parts, folder, engine, heads, patterns, nulls,
-    matching, attention, embeddings, weights, matched, text_attention, outcomes, effects, ablation, knockout,
-    same_words, comparison
+    options, words, matrix, pairs, parts, folder, documents, ask, permuted, word_variance, heads, attention_sums,
+    attention, pool, embeddings, weights, matched, text_attention, effects, interventions, same_words, comparison
 
-What else is to be known of attention is an accumulator: any object with ``sums`` and ``add(scores)``, passed to
-`measure_attention`. A new measurement is a module with its function, its accumulators and its report; CONTRIBUTING.md
-shows one of each.
+What else is to be known of attention is a `Question`: sums, and what every batch adds to them. What is read of a model
+otherwise, as states and effects, adds a batch at a time in the loop of `documents`. CONTRIBUTING.md shows one of each.
 """

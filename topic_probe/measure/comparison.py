@@ -3,39 +3,48 @@
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, side_by_side
-from topic_probe.lens import capture
-from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.attention import AttentionReport, attention_of
-from topic_probe.measure.embeddings import EmbeddingReport
-from topic_probe.measure.engine import source_limit
-from topic_probe.measure.heads import layer_starts
-from topic_probe.measure.nulls import Null, null_means, with_p_values
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
-from topic_probe.measure.pair_sums import Cosines, cosines_of_words
-from topic_probe.measure.patterns import PatternReader
-from topic_probe.measure.same_words import SameDocuments, Side, documents_of_each, topics_of_each
-from topic_probe.measure.words import LabelledWords, labelled_words
-from topic_probe.options import check_value, checked, shares
-from topic_probe.paired import Paired, Rows, aligned, paired_sources, paired_words
-from topic_probe.report import Report, provenance
-from topic_probe.text.documents import Long
-from topic_probe.text.same_texts import Level
-from topic_probe.uncertainty import (
+from topic_probe.contrast import Contrast, PairSums, no_interval_reason, paired_sources, side_by_side
+from topic_probe.estimate import (
+    Estimate,
+    Factor,
+    Paired,
     benjamini_hochberg,
     divide,
-    no_interval_reason,
+    paired_words,
     permutation_p_value,
     split_halves,
+    without_interval,
     word_intervals,
 )
+from topic_probe.lens.host import facts_of
+from topic_probe.lens.opening import open_model
+from topic_probe.lens.weights import word_embeddings
+from topic_probe.measure.attention import AttentionReport, attention_of, permuted_sums
+from topic_probe.measure.embeddings import EmbeddingReport
+from topic_probe.measure.heads import layer_starts, layers_of
+from topic_probe.measure.options import Intervals, Permutations, Reading, Run, Statistics, recorded
+from topic_probe.measure.permuted import null_means
+from topic_probe.measure.same_words import (
+    Cosines,
+    SameDocuments,
+    Side,
+    cosines_of_words,
+    documents_of_each,
+    topics_of_each,
+)
+from topic_probe.measure.words import LabelledWords, labelled_words
+from topic_probe.options import check_value, checked, shares
+from topic_probe.report import Report, provenance
+from topic_probe.sums import Rows, aligned
+from topic_probe.text.documents import Long
+from topic_probe.text.same_texts import Level
+from topic_probe.topics import Topics
 from topic_probe.words import form, without_marks
 
 if TYPE_CHECKING:
@@ -69,12 +78,11 @@ class ComparisonReport(Report, kind="comparison"):
             layer or head]. How sure differences and ranks are is told by the sources, or words, that all share.
         layers: by model, its attention by stack and layer.
         heads: by model, its attention by head.
-        paired: whether the models were measured on the same sources and words, so that intervals of differences leave
-            out what these do to all models at once.
+        paired: whether intervals of differences leave out what sources and words do to all models at once; of reports
+            without sums there are none.
         provenance: models, topics, words that are left of them, options, and how much of the texts each model saw.
     """
 
-    figure: ClassVar[str] = "comparison:comparison_panels"
     models: tuple[str, ...]
     statistics: Mapping[str, str]
     numbers: Mapping[str, Contrast]
@@ -146,11 +154,15 @@ class ComparisonReport(Report, kind="comparison"):
         if documents is not None:
             notes += _about_documents(documents)
         if not self.paired:
-            notes.append(
-                "intervals are those of each report by itself, not paired: what texts and words do to all models at "
-                "once is in each, so differences are known better than they say; tp.compare measures models together"
-            )
-        return notes
+            return [
+                *notes,
+                "reports of embeddings keep no sums of words: tp.compare has intervals of differences",
+            ]
+        return [
+            *notes,
+            "low, high and p_value ask whether models differ on other texts (of cosines: with other words), p_permuted "
+            "whether that is about topics, or as much where words are dealt to topics at random",
+        ]
 
 
 def _about_words(words: Mapping[str, Any]) -> str:
@@ -240,7 +252,7 @@ def compare(
     sides = [Side(name, model, of) for (name, model), of in zip(opened.items(), each, strict=True)]
     compared: dict[str, _Compared] = {}
     about: dict[str, Any] | None = None
-    by_model: tuple[dict[str, Contrast], dict[str, Contrast]] = ({}, {})
+    reports: dict[str, AttentionReport] = {}
     if "embeddings" in chosen:
         compared["cosine"] = _embeddings(sides, statistic or _BY_DEFAULT["cosine"], center, intervals)
     if run.folder is not None and "attention" not in chosen:
@@ -248,11 +260,15 @@ def compare(
     if "attention" in chosen:
         read = documents_of_each(sides, documents, max_length, long, level, sources)
         options = {"level": level, "batch_size": batch_size, "long": long}
-        measured = _attention(
-            sides, read, statistic or _BY_DEFAULT["attention"], options, intervals, permutations, run
+        statistics = Statistics(
+            n_permutations=permutations.n_permutations, confidence=intervals.confidence, seed=intervals.seed
         )
-        compared |= measured.compared
-        about, by_model = measured.documents, (measured.layers, measured.heads)
+        reports = _attention_reports(sides, read, statistics, options, run)
+        about = _read(reports, read)
+        same_words = len({tuple(sorted(_names_of(side.topics))) for side in sides}) == 1
+        compared |= _attention(
+            reports, statistic or _BY_DEFAULT["attention"], intervals.over_sources, same_words=same_words
+        )
     record = provenance(
         options={
             "measure": chosen, "statistic": statistic, "level": level, "center": center, "max_length": max_length,
@@ -261,17 +277,17 @@ def compare(
         seed=intervals.seed,
     )  # fmt: skip
     record |= {
-        "models": {side.name: dict(capture.facts(side.model).description) for side in sides},
+        "models": {side.name: dict(facts_of(side.model).description) for side in sides},
         "words": words,
         "documents": about,
     }
-    return _report(tuple(opened), compared, by_model, record)
+    return _report(tuple(opened), compared, reports, record)
 
 
 def _report(
     models: tuple[str, ...],
     compared: "Mapping[str, _Compared]",
-    by_model: tuple[dict[str, Contrast], dict[str, Contrast]],
+    attention: Mapping[str, AttentionReport],
     record: Mapping[str, Any],
 ) -> ComparisonReport:
     numbers = {name: part.numbers for name, part in compared.items() if part.numbers is not None}
@@ -282,7 +298,8 @@ def _report(
         numbers,
         {name: _differences(models, part) for name, part in compared.items()},
         {name: shares[..., 0] if name in numbers else shares for name, shares in ranks.items()},
-        *by_model,
+        {name: report.layers for name, report in attention.items()},
+        {name: report.heads for name, report in attention.items()},
         paired=True,
         provenance=record,
     )
@@ -353,85 +370,54 @@ def _opened(models: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------------- attention
 
 
-class _Attention(NamedTuple):
-    compared: dict[str, _Compared]
-    layers: dict[str, Contrast]
-    heads: dict[str, Contrast]
-    documents: dict[str, Any]
+def _attention_reports(
+    sides: Sequence[Side], read: SameDocuments, statistics: Statistics, options: Mapping[str, Any], run: Run
+) -> dict[str, AttentionReport]:
+    """Every model's attention, with the same permutations of words."""
+    reports = {}
+    for side, documents in zip(sides, read.each, strict=True):
+        (reports[side.name],) = attention_of(
+            side.model, [side.topics], documents, level=options["level"], include_self=True,
+            reading=Reading(batch_size=options["batch_size"], max_length=read.max_length, long=options["long"]),
+            statistics=statistics, run=run.beside(side.name), names=_names_of(side.topics),
+            facts={"compared": read.facts},
+        )  # fmt: skip
+    return reports
 
 
 def _attention(
-    sides: Sequence[Side],
-    read: SameDocuments,
-    statistic: Chosen,
-    options: Mapping[str, Any],
-    intervals: Intervals,
-    permutations: Permutations,
-    run: Run,
-) -> _Attention:
-    """Every model's attention, by itself and beside the others."""
-    names = [_names(LabelledWords(side.topics, torch.arange(len(side.topics.words)))) for side in sides]
-    n_cells = [
-        PatternReader(
-            capture.view(side.model, side.topics), side.topics, Patterns(), level=options["level"], include_self=True
-        ).n_cells
-        for side in sides
-    ]  # fmt: skip
-    limit, reports, rows, nulls = min(map(source_limit, n_cells)), [], [], []
-    for side, documents, own, n in zip(sides, read.each, names, n_cells, strict=True):
-        kept = Relations(limit, n)
-        null = Null(side.topics, permutations.n_permutations, intervals.seed, n, names=own)
-        facts = {"compared": read.facts, "limit": limit, "null": [permutations.n_permutations, own]}
-        added = [kept, null] if permutations.n_permutations else [kept]
-        (report,) = attention_of(
-            side.model, [side.topics], documents, accumulators=[added], level=options["level"], include_self=True,
-            reading=Reading(batch_size=options["batch_size"], max_length=read.max_length, long=options["long"]),
-            patterns=Patterns(), intervals=intervals, resampled=("sources",), permutations=Permutations(0),
-            run=run.beside(side.name), facts=facts,
-        )  # fmt: skip
-        reports.append(report)
-        rows.append(kept.by_source)
-        nulls.append(null)
-    of_sources = aligned(rows)
-    same_words = all(sorted(own) == sorted(names[0]) for own in names)
+    reports: Mapping[str, AttentionReport], statistic: Chosen, confidence: float | None, *, same_words: bool
+) -> dict[str, _Compared]:
+    """Attention of models that were measured on the same texts, paired source by source: as a whole, layers, heads.
+
+    Without a confidence there are no intervals. Only of the same words permutations are the same.
+    """
+    every, of_sources = list(reports.values()), aligned([report.by_source for report in reports.values()])
+    indices = [report.heads.index or {} for report in every]
+    permutations = [report.provenance["options"]["n_permutations"] for report in every]
 
     def compared(starts: Sequence[Int64[np.ndarray, " group"]], index: Mapping[str, Any]) -> _Compared:
         pooled = [_pooled(part, at) for part, at in zip(of_sources, starts, strict=True)]
-        paired = paired_sources(pooled, statistic=statistic, confidence=intervals.confidence)
+        paired = paired_sources(pooled, statistic=statistic, confidence=confidence or 0.95)
         permuted = None
-        if permutations.n_permutations and same_words:
-            parts = zip(pooled, nulls, starts, strict=True)
+        if same_words and min(permutations) == max(permutations) > 0:
+            sums = [
+                permuted_sums(own.sums, layers_of(i), at)
+                for own, i, at in zip(every, indices, starts, strict=True)
+            ]
+            parts = zip(pooled, sums, strict=True)
             permuted = np.stack([_permuted(*part, paired.logarithm, statistic) for part in parts])
-        return _Compared(statistic, _known(paired, intervals), index, permuted=permuted)
+        if confidence is None:
+            paired = replace(paired, estimates=[without_interval(one) for one in paired.estimates])
+        return _Compared(statistic, paired, index, permuted=permuted)
 
-    all_heads = [np.zeros(1, dtype=np.int64)] * len(sides)
-    overall = compared(all_heads, {})
-    each = [
-        _with_p_values(side_by_side([report.overall], {}), part, null, at, permutations)
-        for report, part, null, at in zip(reports, of_sources, nulls, all_heads, strict=True)
-    ]
-    models = tuple(side.name for side in sides)
-    found = {"attention": replace(overall, numbers=side_by_side(each, {"model": models}))}
-    by_layer = [np.array(layer_starts(report.heads.index or {})) for report in reports]
-    by_head = [np.arange(len(report.heads)) for report in reports]
-    if len(sides) > 1 and all(report.heads.index == reports[0].heads.index for report in reports):
-        found["layers"] = compared(by_layer, dict(reports[0].layers.index or {}))
-        found["heads"] = compared(by_head, dict(reports[0].heads.index or {}))
-    layers, heads = (
-        {
-            side.name: _with_p_values(getattr(report, which), part, null, at, permutations)
-            for side, report, part, null, at in zip(sides, reports, of_sources, nulls, starts, strict=True)
-        }
-        for which, starts in (("layers", by_layer), ("heads", by_head))
-    )
-    return _Attention(found, layers, heads, _read(sides, reports, read, len(of_sources[0][0])))
-
-
-def _known(paired: Paired, intervals: Intervals) -> Paired:
-    """The same without doubt being told, where no intervals are wanted."""
-    if intervals.over_sources is not None:
-        return paired
-    return replace(paired, degrees=np.full(paired.degrees.shape, np.nan))
+    numbers = side_by_side([report.overall for report in every], {"model": tuple(reports)})
+    found = {"attention": replace(compared([np.zeros(1, np.int64)] * len(every), {}), numbers=numbers)}
+    if len(every) > 1 and all(index == indices[0] for index in indices):
+        layers = dict(every[0].layers.index or {})
+        found["layers"] = compared([np.array(layer_starts(index)) for index in indices], layers)
+        found["heads"] = compared([np.arange(len(report.heads)) for report in every], dict(indices[0]))
+    return found
 
 
 def _pooled(rows: Rows, starts: Int64[np.ndarray, " group"]) -> Rows:
@@ -445,21 +431,11 @@ def _every(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     return total, n
 
 
-def _with_p_values(
-    contrast: Contrast,
-    rows: Rows,
-    null: Null,
-    starts: Int64[np.ndarray, " group"],
-    permutations: Permutations,
-) -> Contrast:
-    return with_p_values(contrast, _every(_pooled(rows, starts)), null.sums, starts, permutations)
-
-
 def _permuted(
-    rows: Rows, null: Null, starts: Int64[np.ndarray, " group"], logarithm: bool, statistic: Chosen
+    rows: Rows, null: tuple[np.ndarray, np.ndarray], logarithm: bool, statistic: Chosen
 ) -> Float64[np.ndarray, "group permutation"]:
     """What is compared, under permuted topic labels: the scores are the same, so their spread is as well."""
-    same, different = null_means(_every(rows), null.sums, starts)
+    same, different = null_means(_every(rows), null)
     if statistic == "effect_size":
         spread = PairSums(rows[0].sum(0), rows[1].sum(0), rows[2].sum(0)).contrast().spread
         return divide(same - different, np.asarray(spread)[:, None])
@@ -470,14 +446,12 @@ def _permuted(
         return np.asarray(np.log(ratio)) if logarithm else ratio
 
 
-def _read(
-    sides: Sequence[Side], reports: Sequence[AttentionReport], read: SameDocuments, n_sources: int
-) -> dict[str, Any]:
+def _read(reports: Mapping[str, AttentionReport], read: SameDocuments) -> dict[str, Any]:
     """How much of the documents every model saw."""
-    records = {side.name: report.provenance for side, report in zip(sides, reports, strict=True)}
+    records = {name: report.provenance for name, report in reports.items()}
     told = read.same.read if read.same is not None else None
     return {
-        "sources": n_sources,
+        "sources": max(record["sources"] for record in records.values()),
         "documents": {name: record["documents"] for name, record in records.items()},
         "tokens": {name: record["tokens"] for name, record in records.items()},
         "left_out": {name: record["left_out"] for name, record in records.items()},
@@ -491,6 +465,10 @@ def _read(
 
 
 # ---------------------------------------------------------------------------- embeddings
+
+
+def _names_of(topics: Topics) -> list[str]:
+    return _names(LabelledWords(topics, torch.arange(len(topics.words))))
 
 
 def _names(words: LabelledWords) -> list[str]:
@@ -508,9 +486,7 @@ def _names(words: LabelledWords) -> list[str]:
 
 def _embeddings(sides: Sequence[Side], statistic: Chosen, center: bool, intervals: Intervals) -> _Compared:
     """Cosines of the word embeddings of every model, by itself and beside the others."""
-    every = [
-        labelled_words(capture.word_embeddings(side.model), side.topics, center=center) for side in sides
-    ]
+    every = [labelled_words(word_embeddings(side.model), side.topics, center=center) for side in sides]
     names = [_names(words) for words in every]
     together = sorted({name for own in names for name in own})
     places = [np.searchsorted(together, own) for own in names]
@@ -561,18 +537,15 @@ _DECIDING = (
 def compare_reports(
     reports: Mapping[str, Report], *, statistic: Chosen | None = None, confidence: float = 0.95
 ) -> ComparisonReport:
-    """Reports of several models side by side, as far as what they have kept can say.
+    """Saved reports of several models side by side, as `compare` has them, without models and texts.
 
-    They hold no sums of single sources or words, so intervals of differences follow from those of the reports by
-    themselves (Zou and Donner's method of variance estimates recovery), as if each model had been measured on texts and
-    words of its own. What these do to all models at once does not drop out, and how likely ranks are is not known:
-    `compare` measures models together.
+    Reports of attention keep their sums by source, so what an article does to all models drops out of the differences.
+    Those of embeddings keep no sums of words: of their differences there are the numbers alone.
 
     Args:
         reports: by the names of their models: all of `measure_attention`, or all of `measure_embeddings`.
-        statistic: what is compared: "ratio", "difference" or "effect_size"; by default as in `compare`. Only that which
-            intervals of the reports are about has intervals; effect sizes always have.
-        confidence: what the intervals of the reports hold, for the message where they hold something else.
+        statistic: what is compared: "ratio", "difference" or "effect_size"; by default as in `compare`.
+        confidence: of intervals of differences.
 
     Raises:
         ValueError: where reports are not of one kind, or of other topics, documents or options, which are named.
@@ -590,28 +563,25 @@ def compare_reports(
             "reports side by side must all be of measure_attention, or all of measure_embeddings, got "
             f"{', '.join(sorted(kind.__name__ for kind in kinds))}"
         )
-    _check_comparable(reports, confidence)
-    first, models = next(iter(reports.values())), tuple(map(str, reports))
-    name = "attention" if isinstance(first, AttentionReport) else "cosine"
-    wanted = statistic or _BY_DEFAULT[name]
-    cells = [getattr(report, "overall" if name == "attention" else "cosine") for report in reports.values()]
-    numbers = side_by_side(cells, {"model": models})
-    layers, heads = ({} for _ in range(2))
-    if name == "attention":
-        layers, heads = (
-            {str(n): getattr(r, which) for n, r in reports.items()} for which in ("layers", "heads")
-        )
-    record = provenance(options={"statistic": statistic}) | {
-        "models": {str(model): report.provenance["model"] for model, report in reports.items()},
-        "topics": first.provenance["topics"], "words": None, "documents": None,
+    _check_comparable(reports)
+    named: dict[str, Any] = {str(name): report for name, report in reports.items()}
+    record = provenance(options={"statistic": statistic}, seed=0) | {
+        "models": {name: report.provenance["model"] for name, report in named.items()},
+        "topics": next(iter(named.values())).provenance["topics"], "words": None, "documents": None,
     }  # fmt: skip
-    unpaired = _unpaired(models, numbers, wanted, quotient=name == "attention" and wanted == "ratio")
-    return ComparisonReport(
-        models, {name: wanted}, {name: numbers}, {name: unpaired}, {}, layers, heads, False, record
-    )
+    if kinds == {AttentionReport}:
+        found = _attention(named, statistic or _BY_DEFAULT["attention"], confidence, same_words=True)
+        return _report(tuple(named), found, named, record)
+    wanted = statistic or _BY_DEFAULT["cosine"]
+    numbers = side_by_side([report.cosine for report in named.values()], {"model": tuple(named)})
+    values = np.asarray(getattr(numbers, wanted))[:, None]
+    unknown = Factor("words", np.zeros((1, 1)), np.full(1, np.nan))
+    paired = Paired([Estimate(value, (unknown,)) for value in values], confidence)
+    found = {"cosine": _Compared(wanted, paired, {}, numbers)}
+    return replace(_report(tuple(named), found, {}, record), paired=False)
 
 
-def _check_comparable(reports: Mapping[str, Report], confidence: float) -> None:
+def _check_comparable(reports: Mapping[str, Report]) -> None:
     """ValueError where numbers of reports are about different things."""
     facts = {str(name): _facts(report) for name, report in reports.items()}
     (first, told), *others = facts.items()
@@ -622,43 +592,14 @@ def _check_comparable(reports: Mapping[str, Report], confidence: float) -> None:
                 f"the reports of {first} and {name} cannot be compared, because they differ in {', '.join(differ)}: "
                 "tp.compare measures models on the same words and texts"
             )
-    held = told["confidence"]
-    if held is not None and held != confidence:
-        raise ValueError(f"intervals of these reports hold {held:.0%}: pass confidence={held}")
 
 
 def _facts(report: Report) -> dict[str, Any]:
     record, options = report.provenance, report.provenance["options"]
     documents = record.get("documents")
     facts: dict[str, Any] = {
-        "topics": (record["topics"] or {}).get("fingerprint"), "confidence": options.get("confidence"),
+        "topics": (record["topics"] or {}).get("fingerprint"), "seed": record["seed"],
     }  # fmt: skip
     if isinstance(report, AttentionReport):
         facts |= {"documents": documents, "tokens": record.get("tokens"), "sources": record.get("sources")}
     return facts | {option: options.get(option) for option in _DECIDING}
-
-
-def _unpaired(
-    models: tuple[str, ...], numbers: Contrast, statistic: Chosen, *, quotient: bool
-) -> dict[str, Any]:
-    """Differences whose intervals follow from those of both numbers by themselves."""
-    values, limits = np.asarray(getattr(numbers, statistic)), numbers.interval_of(statistic)
-    if quotient:
-        values, limits = np.log(values), np.log(limits)
-    pairs = list(combinations(range(len(models)), 2))
-    number, low, high = (np.zeros(len(pairs)) for _ in range(3))
-    for row, (a, b) in enumerate(pairs):
-        number[row] = values[a] - values[b]
-        low[row] = number[row] - np.hypot(values[a] - limits[a, 0], limits[b, 1] - values[b])
-        high[row] = number[row] + np.hypot(limits[a, 1] - values[a], values[b] - limits[b, 0])
-    if quotient:
-        number, low, high = np.exp(number), np.exp(low), np.exp(high)
-    names = [tuple(models[pair[side]] for pair in pairs) for side in (0, 1)]
-    return {
-        "first": names[0],
-        "second": names[1],
-        "quotient": quotient,
-        "number": number,
-        "low": low,
-        "high": high,
-    }

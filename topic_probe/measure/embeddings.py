@@ -1,60 +1,51 @@
 """Are words of one topic closer in embedding space than words of different topics?"""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from topic_probe.contrast import NO_RELATION, Contrast, PairSums
-from topic_probe.lens import capture
+from topic_probe.contrast import NO_RELATION, Contrast, PairSums, dashed, no_interval_reason, word_relations
+from topic_probe.estimate import over_words, split_halves
+from topic_probe.lens.host import Facts, Host, facts_of, hidden_states, host_of, n_states
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.doubt import Doubt, word_effects
-from topic_probe.measure.engine import (
-    ACCUMULATORS_IN_FOLDER,
-    Engine,
-    Part,
-    Prepare,
-    Several,
-    about_documents,
-    topics_and_accumulators,
-    why_nothing,
-)
-from topic_probe.measure.matrix import MatrixReport, embedding_matrices
-from topic_probe.measure.options import Intervals, Reading, Resampling, Run, recorded
-from topic_probe.measure.pair_sums import (
-    GroupSums,
-    PairSquares,
-    group_sums,
-    pair_squares,
-    pair_sums,
+from topic_probe.lens.running import exact_products
+from topic_probe.lens.weights import word_embeddings
+from topic_probe.measure.ask import source_limit
+from topic_probe.measure.documents import add_documents, why_nothing
+from topic_probe.measure.folder import MEASURED, Progress
+from topic_probe.measure.matrix import MatrixReport, matrices_fit, matrices_of_words
+from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.pairs import NO_WORD, Side, wide
+from topic_probe.measure.words import (
+    SCORES,
+    EmbeddingWords,
+    Rows,
+    labelled_words,
+    topic_squares,
+    topic_sums,
     word_ends,
+    word_squares,
+    word_sums,
 )
-from topic_probe.measure.patterns import (
-    every_position,
-    left_out_of,
-    padded_positions,
-    some_at_once,
-    units_of,
-    width,
-)
-from topic_probe.measure.scores import BatchScores, Pairs, Units
-from topic_probe.measure.sums import Parts, Progress, Sums
-from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
+from topic_probe.sums import SourceSums
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
-from topic_probe.uncertainty import no_interval_reason, word_intervals
 
 if TYPE_CHECKING:
     import pandas as pd
+
+NO_STATE = "states that are zero or not finite"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,76 +61,66 @@ class EmbeddingReport(Report, kind="embeddings"):
         layers: "cosine" and "dot", with a cell for every layer, between positions of the same document: layer 0 is
             what enters the first block. None where no documents were given.
         provenance: model, topics, options, versions, and what was left out and why.
-        matrices: "cosine" and "dot" between up to 512 words in the order of their topics, beyond that their means
-            between topics. None for thousands of topics.
+        matrices: "cosine" and "dot" between the words in the order of their topics; None of more than 512.
+        sources: of layers the "rows" [source, layer · score, 7] of sums (`topic_probe.sums.SourceSums`), and the
+            "keys" of these sources.
     """
 
-    figure: ClassVar[str] = "blocks:block_map"
     cosine: Contrast
     dot: Contrast
     topics: Mapping[str, Contrast]
     layers: Mapping[str, Contrast] | None
     provenance: Mapping[str, Any]
     matrices: MatrixReport | None
+    sources: Mapping[str, np.ndarray] | None = None
 
     @classmethod
-    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "EmbeddingReport":
-        """The report of words with what accumulators have added up of states.
-
-        Args:
-            sums: their sums by name.
-            progress: what is known of the documents beside them.
-            parts: "words", the report without layers; "statistic" and "confidence" of intervals; "read", at how many
-                tokens documents were cut; and "strata" of words, where these are resampled.
-
-        Raises:
-            ValueError: where no document is left to measure.
-        """
-        by_source, words = sums["by_source"], parts["words"]
-        if not (len(by_source) or not progress.whole):
+    def of_sums(
+        cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]
+    ) -> "EmbeddingReport":
+        """The report of words ("words" of parts) with what states have added up; ValueError where there are none."""
+        by_source, report = sums["0"], parts["words"]
+        if not len(by_source) and progress.whole:
             raise ValueError(why_nothing(progress))
-        options = {"statistic": parts["statistic"], "confidence": parts["confidence"]}
-        if "strata" in parts:
-            cells = np.arange(*by_source.shape)
-            doubt = Doubt([sums], by_source, cells, [parts["strata"]])
-            contrast = doubt.explained(
-                by_source.contrast(**options, beside=partial(doubt.beside, starts=cells))
-            )
-        else:
-            contrast = by_source.contrast(**options)
+        contrast = by_source.contrast(statistic=parts["statistic"], confidence=parts["confidence"])
         index = {"layer": tuple(range(len(contrast) // len(SCORES)))}
         layers = {
             score: replace(contrast[number :: len(SCORES)], index=index)
             for number, score in enumerate(SCORES)
         }
-        record = {**words.provenance, "documents": about_documents(sums, progress, parts)}
-        return cast(EmbeddingReport, replace(words, layers=layers, provenance=record))
+        keys, rows = by_source.rows()
+        documents = {**progress.record(), **by_source.record, **parts["read"]}
+        record, sources = (
+            {**report.provenance, "documents": documents},
+            {"keys": keys.view(np.int64), "rows": rows},
+        )
+        found: EmbeddingReport = replace(report, layers=layers, provenance=record, sources=sources)
+        return found
 
     def to_dataframe(self, by: Literal["score", "topic", "layer"] = "score") -> "pd.DataFrame":
         """A row for cosine and one for dot; by "topic" or "layer": a row for each and every topic or layer."""
         import pandas as pd
 
-        if by == "score":
-            rows = [getattr(self, score).to_dataframe({"score": [score]}) for score in SCORES]
-            overall: pd.DataFrame = pd.concat(rows, ignore_index=True)
-            return overall
-        if by not in ("topic", "layer"):
+        contrasts: Mapping[str, Mapping[str, Contrast] | None] = {
+            "score": {score: getattr(self, score) for score in SCORES}, "topic": self.topics, "layer": self.layers,
+        }  # fmt: skip
+        if by not in contrasts:
             raise ValueError(f"by must be 'score', 'topic' or 'layer', got {by!r}")
-        contrasts = self.topics if by == "topic" else self.layers
-        if contrasts is None:
+        chosen = contrasts[by]
+        if chosen is None:
             raise ValueError("no layers were measured: pass documents to measure_embeddings")
-        parts = [contrasts[score].to_dataframe() for score in SCORES]
+        parts = [chosen[score].to_dataframe() for score in SCORES]
         table: pd.DataFrame = pd.concat(parts, keys=SCORES, names=["score"])
         return table.reset_index(level="score").reset_index(drop=True)
 
     def _tables(self) -> "dict[str, pd.DataFrame]":
-        options = self.provenance["options"]
         table = self.to_dataframe()
-        if options.get("center"):
+        if self.provenance["options"].get("center"):
             table["score"] += " (centred)"
-        shown = super()._tables() | {type(self).__name__: table}
+        shown = {type(self).__name__: _effect_first(table)}
         if self.layers is not None:
-            shown["cosines of states, layer by layer"] = self.layers["cosine"].to_dataframe()
+            layers = self.layers["cosine"].to_dataframe()
+            shown["cosines of states, layer by layer"] = _effect_first(layers)
         return shown
 
     def _notes(self) -> list[str]:
@@ -151,6 +132,21 @@ class EmbeddingReport(Report, kind="embeddings"):
         layers = self.layers["cosine"].reason if self.layers is not None else None
         reasons = [f"layers: {layers}"] if layers and layers != self.cosine.reason else []
         return [*centred, *super()._notes(), *reasons]
+
+
+def _effect_first(table: "pd.DataFrame") -> "pd.DataFrame":
+    """What is printed of a table: a ratio of cosines means little where words of different topics have none."""
+    table = dashed(table)
+    names = [name for name in ("score", "layer") if name in table]
+    for number in ("effect_size", "difference" if "difference_low" in table else "ratio"):
+        names.append(number)
+        if f"{number}_low" in table:
+            ends = zip(table[f"{number}_low"], table[f"{number}_high"], strict=True)
+            table[f"[{number}]"] = [f"[{low:.4g}, {high:.4g}]" for low, high in ends]
+            names.append(f"[{number}]")
+    pairs = zip(table["n_same_topic"], table["n_different_topic"], strict=True)
+    table["n_pairs"] = [f"{same:.15g}/{different:.15g}" for same, different in pairs]
+    return table[[*names, "n_pairs"]]
 
 
 @overload
@@ -172,11 +168,8 @@ def measure_embeddings(
     exclude: Iterable[int] = (),
     include_self: bool = True,
     statistic: Literal["ratio", "difference"] = "ratio",
-    effect_size: bool = True,
-    accumulators: Sequence[Any] = (),
     reading: Reading,
     intervals: Intervals,
-    resampling: Resampling,
     run: Run,
 ) -> EmbeddingReport | list[EmbeddingReport]:
     """Cosines and dot products of word embeddings, same topic against different topics, over all pairs of words.
@@ -184,16 +177,11 @@ def measure_embeddings(
     Word embeddings are the raw table, as in the paper. Trained tables point in a common direction, which raises
     all cosines alike; ``center`` and ``remove_components`` take that out. Entries that are forms of one word
     ("President", " president") are one word: their pairs are same-word pairs. Intervals say how much the number would
-    change with other words of the same topics: words are drawn anew within every topic (within its first topic, a
-    word of several) with all their forms, never pairs, and topics stay as they are. They need at least eight words.
-    Given documents, the model's states are compared at every layer too, as they are, between positions of the same
-    document, with intervals that resample sources.
+    change with other words of the same topics (at least eight). Given documents, the model's states are compared at
+    every layer too, between positions of the same document, with intervals over sources.
 
-    Split words that the topics know as a whole have no row in the table and are left out; so are words whose row is
-    zero or not finite. All that is left out is counted in ``provenance``.
-
-    Several topics in a list give a list of reports, each that of these topics alone; documents are run through the
-    model once for all of them.
+    Split words and words whose row is zero or not finite are left out and counted in ``provenance``. Several topics in
+    a list give a list of reports; documents are run through the model once for all of them.
 
     Args:
         model: anything that `open_model` takes. It comes back as it was.
@@ -205,16 +193,10 @@ def measure_embeddings(
             ``center``.
         exclude: token ids left out, of the pairs as well as of the mean and the components: special and unused ids.
         include_self: whether the pair of a position with itself is a same-word pair of a layer, as in the paper.
-        statistic: what intervals are about.
-        effect_size: whether to measure the standard deviation of the scores of all pairs, too. Means cost about as
-            much as reading the table a few times, standard deviations as much as multiplying it with itself.
-        accumulators: what else is to be added up of states, in the same pass over documents, see
-            `topic_probe.measure.accumulators`: of every layer its cosines and its dot products. Of several topics, a
-            list of them for each.
+        statistic: what intervals are about, beside effect sizes.
 
     Raises:
-        ValueError: for topics of another vocabulary, or where no word is left to measure; for a folder of another
-            measurement.
+        ValueError: for topics of another vocabulary, where no word is left, or for a folder of another measurement.
 
     Example:
         >>> import torch
@@ -225,285 +207,184 @@ def measure_embeddings(
         >>> [round(float(mean), 5) for mean in (cosine.same_topic, cosine.different_topic)]
         [1.0, 0.6]
     """
-    resampled = check_resample(resampling, documents)
+    every = [topics] if isinstance(topics, Topics) else list(topics)
     several = not isinstance(topics, Topics)
-    every, own = topics_and_accumulators(topics, accumulators)
-    if any(own) and documents is None:
-        raise ValueError("accumulators add up what states say in documents: pass these, or leave them out")
-    if run.folder is not None and documents is None:
-        raise ValueError("parts are of documents: pass these, or leave folder= out")
-    if run.folder is not None and any(own):
-        raise ValueError(ACCUMULATORS_IN_FOLDER)
-    excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
-    options = {
-        "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
-        "statistic": statistic, "effect_size": effect_size, **recorded(intervals), "resample": resampled,
-    }  # fmt: skip
+    if not every:
+        raise ValueError("topics are an empty list: pass at least one")
+    if run.folder is not None and (documents is None or len(every) > 1):
+        raise ValueError(
+            "folder= keeps states in documents, of one set of topics: leave it out, or pass these alone"
+        )
     model = open_model(model)
-    known = capture.facts(model, *every)
+    known = facts_of(model, *every)
+    reading, excluded = reading.of(known), sorted(set(token_id_array(exclude, "exclude").tolist()))
+    options: dict[str, Any] = {
+        "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
+        "statistic": statistic, **recorded(intervals),
+    }  # fmt: skip
+    if documents is not None:
+        options |= {"include_self": include_self, "special_ids": reading.special_ids or ()}
     reports = [_of_words(model, each, known, options, intervals) for each in every]
     if documents is not None:
-        reading = reading.of(known)
-        specials = reading.special_ids or ()
-        for report in reports:
-            of_words = cast(dict[str, Any], report.provenance["options"])
-            of_words |= {"include_self": include_self, "special_ids": specials}
-        reports = _with_states(
-            reports,
-            model,
-            every,
-            documents,
-            include_self=include_self,
-            accumulators=own,
-            reading=replace(reading, special_ids=sorted({*specials, *excluded})),
-            run=run,
-            confidence=intervals.over_sources,
-        )
+        reading = replace(reading, special_ids=sorted({*(reading.special_ids or ()), *excluded}))
+        reports = _with_states(reports, host_of(model), every, documents, options, reading, run, intervals)
     return reports if several else reports[0]
 
 
-def check_resample(resampling: Resampling, documents: Any) -> tuple[str, ...]:
-    """What intervals include.
-
-    Raises:
-        ValueError: for sources where there are none, and for fits.
-    """
-    resampled = resampling.of("words")
-    if "fits" in resampled:
-        raise ValueError(
-            "resample names 'fits', which only measure_attention reports together: measure the topics of every fit "
-            "in a list, and look at how far their numbers are apart"
-        )
-    if "sources" in resampled and documents is None:
-        raise ValueError(
-            "resample names 'sources', which a table of embeddings has none of: pass documents, whose states have"
-        )
-    return resampled
-
-
 def _of_words(
-    model: Any, topics: Topics, known: capture.Facts, options: Mapping[str, Any], intervals: Intervals
+    model: Any, topics: Topics, known: Facts, options: Mapping[str, Any], intervals: Intervals
 ) -> EmbeddingReport:
     """The report of the table of embeddings."""
-    words = labelled_words(
-        capture.word_embeddings(model),
-        topics,
-        center=options["center"],
-        remove_components=options["remove_components"],
-        exclude=options["exclude"],
-    )
-    sums = group_sums(words, seed=intervals.seed, squares=options["effect_size"])
-    overall, by_topic = pair_sums(sums, words)
-    squares = None
-    if options["effect_size"]:
-        squares = pair_squares(words, sums, by_form=intervals.n_resamples > 0)
+    taken_out = {name: options[name] for name in ("center", "remove_components", "exclude")}
+    words = labelled_words(word_embeddings(model), topics, **taken_out)
+    index = {"topic": topics.topic_labels, "n_words": _n_words(words)}
+    n_of_topics = np.rint(topic_sums(words, np.ones((len(words), 1)), words.counts))
+    overall, by_topic = {}, {}
+    for score, rows in words.scored.items():
+        sums, squares = word_sums(words, rows, rows), word_squares(words, rows)
+        pairs = PairSums(sums.sum(0), words.counts.sum(0), squares.sum())
+        uncertainty = _intervals(words, rows, squares, options["statistic"], intervals)
+        overall[score] = pairs.contrast(statistic=options["statistic"], **uncertainty)
+        of_topics = topic_squares(words, rows, squares)
+        by_topic[score] = PairSums(topic_sums(words, rows, sums), n_of_topics, of_topics).contrast(
+            index=index
+        )
+    matrices = None
+    if matrices_fit(words, len(SCORES)):
+        products = np.stack([rows @ rows.T for rows in words.scored.values()])
+        matrices = matrices_of_words(products, {"score": SCORES}, words)
     record = provenance(
         topics, model=known.description, options=dict(options), seed=intervals.seed, left_out=words.left_out
     )
-    cosine, dot = _with_intervals(overall, sums, squares, words, options["statistic"], intervals)
-    per_topic = _per_topic(by_topic, squares, words)
-    return EmbeddingReport(cosine, dot, per_topic, None, record, embedding_matrices(words, sums))
+    return EmbeddingReport(overall["cosine"], overall["dot"], by_topic, None, record, matrices)
 
 
-def _per_topic(sums: PairSums, squares: PairSquares | None, words: EmbeddingWords) -> dict[str, Contrast]:
-    topics, forms = words.topics, words.form
-    sizes = topics.incidence.by_topic(words.group.bincount(minlength=len(topics.incidence)).double()).long()
-    # Forms of one word count once in a topic; most words have but one.
-    several = forms.bincount()[forms] > 1
-    entry, topic = topics.incidence.topics_in_common(words.group[several], words.group[several])
-    once = torch.unique(torch.stack([forms[several][entry], topic]), dim=1)[1]
-    sizes += once.bincount(minlength=topics.n_topics) - topic.bincount(minlength=topics.n_topics)
-    index = {
-        "topic": topics.topic_labels,
-        "n_words": tuple(sizes.tolist()),
-    }
-    of_topics = [None] * len(SCORES) if squares is None else squares.topics
-    return {
-        score: PairSums(values, sums.counts, of_pairs).contrast(index=index)
-        for score, values, of_pairs in zip(SCORES, sums.sums, of_topics, strict=True)
-    }
+def _n_words(words: EmbeddingWords) -> tuple[int, ...]:
+    """How many words every topic has; forms of one word count once."""
+    entry, topic = words.members.nonzero()
+    of_topic = np.unique(np.stack([words.form.numpy()[entry], topic]), axis=1)[1]
+    return tuple(np.bincount(of_topic, minlength=words.topics.n_topics).tolist())
 
 
-def _with_intervals(
-    overall: PairSums,
-    of_groups: GroupSums,
-    squares: PairSquares | None,
+def _intervals(
     words: EmbeddingWords,
+    rows: Rows,
+    squares: np.ndarray,
     statistic: Literal["ratio", "difference"],
     intervals: Intervals,
-) -> list[Contrast]:
-    """The contrasts of cosine and dot product, each with its interval."""
-    totals = [None] * len(SCORES) if squares is None else [np.asarray(total) for total in squares.total]
-    parts = [PairSums(sums, overall.counts, total) for sums, total in zip(overall.sums, totals, strict=True)]
-    if intervals.n_resamples == 0:
-        return [part.contrast(statistic=statistic) for part in parts]
-    ends = word_ends(words, of_groups)
-    # Every pair has two ends.
-    of_words = None if squares is None or squares.by_form is None else 2 * squares.by_form.numpy()
-    limits, *of_effects = word_intervals(ends, of_words, words.strata, statistic=statistic, **vars(intervals))
-    names = "interval", "effect_size_interval"
-    found = []
-    for number, part in enumerate(parts):
-        uncertainty = dict(zip(names, (of_score[number] for of_score in (limits, *of_effects)), strict=False))
-        note = no_interval_reason(limits[number], words.n_forms, "words")
-        found.append(part.contrast(note=note, statistic=statistic, **uncertainty))
-    return found
+) -> dict[str, Any]:
+    """The intervals of a score over words, with the reason where there is none."""
+    if intervals.over_sources is None:
+        return {}
+    ends = word_ends(words, rows, rows, split_halves(words.strata, seed=intervals.seed))
+    found = over_words(ends, None, words.strata, statistic=statistic).interval(intervals.confidence)[0]
+    of_words = 2 * words.by_form(squares)[:, None]  # every pair has two ends
+    effect = over_words(ends, of_words, words.strata, statistic="effect_size").interval(intervals.confidence)[
+        0
+    ]
+    note = no_interval_reason(found, words.n_forms, "words")
+    return {"interval": found, "effect_size_interval": effect, "note": note}
 
 
 # ---------------------------------------------------------------------------- states of layers
 
 
-_OF_TABLE = (
-    "center",
-    "remove_components",
-    "exclude",
-    "statistic",
-    "effect_size",
-)  # what is in the report besides
-NO_STATE = "states that are zero or not finite"
-
-
 def _with_states(
-    words: Sequence[EmbeddingReport],
-    model: Any,
+    reports: Sequence[EmbeddingReport],
+    view: Host,
     topics: Sequence[Topics],
     documents: Any,
-    *,
-    include_self: bool,
-    accumulators: Sequence[Sequence[Any]],
+    options: Mapping[str, Any],
     reading: Reading,
     run: Run,
-    confidence: float | None,
+    intervals: Intervals,
 ) -> list[EmbeddingReport]:
-    """The reports of words with cosine and dot product of states by layer, and what was read, cut and left out.
+    """The reports of words with cosine and dot product of states by layer, and what was read and left out."""
+    n_layers = n_states(view.model)
+    states = [_States(each, n_layers, options["include_self"]) for each in topics]
+    known = {"confidence": intervals.over_sources, "statistic": options["statistic"]}
+    parts = [{**known, "words": report, "read": {"max_length": reading.max_length}} for report in reports]
+    progress = add_documents(
+        partial(_add, view, states), {str(number): own.sums for number, own in enumerate(states)}, documents, view,
+        reading=reading, run=run, facts={"measurement": "states", "topics": topics[0].fingerprint, **options},
+        report={"kind": EmbeddingReport.kind, "parts": parts[0]},
+        keep=lambda document: any(bool(own.labelled(document.ids)) for own in states),
+    )  # fmt: skip
+    found = []
+    for own, part in zip(states, parts, strict=True):
+        if len(states) > 1:
+            progress = replace(progress, measured=own.left_out.pop(MEASURED, 0), left_out=own.left_out)
+        found.append(EmbeddingReport.of_sums({"0": own.sums}, progress, part))
+    return found
 
-    Raises:
-        ValueError: where no document is left to measure.
+
+class _States:
+    """Cosines and dot products between the states of words of one document, in this order for every layer.
+
+    Attributes:
+        sums: of the documents that have been added.
+        left_out: what was left out of these, and under `MEASURED` how many were not.
     """
-    view = capture.view(model)
-    readers = [StateReader(view, each, include_self=include_self) for each in topics]
-    both = "sources" in words[0].provenance["options"]["resample"]
-    sums: list[list[Any]] = [[Relations(n_cells=reader.n_cells)] for reader in readers]
-    facts: dict[str, Any] = {
-        "measurement": "states",
-        "include_self": include_self,
-        "limit": sums[0][0].by_source.limit,
-        "words": both,
-        **{name: words[0].provenance["options"][name] for name in _OF_TABLE},
-    }
-    options, read = words[0].provenance["options"], {"max_length": reading.max_length}
-    parts = [
-        {"words": report, "statistic": options["statistic"], "confidence": confidence, "read": read}
-        for report in words
-    ]
-    if both:
-        effects = word_effects(topics, np.arange(readers[0].n_cells))
-        for of_topics, part, effect in zip(sums, parts, effects, strict=True):
-            of_topics.append(effect)
-            part["strata"] = effect.strata
-    for of_topics, added in zip(sums, accumulators, strict=True):
-        of_topics += added
-    engine = Engine(Several(readers, read_states), sums)
-    of_report = {"kind": EmbeddingReport.kind, "parts": parts[0]}
-    progress = engine.run(documents, reading=reading, run=run, facts=facts, report=of_report)
-    return [
-        EmbeddingReport.of_sums(found, progress.of_topics(number), parts[number])
-        for number, found in enumerate(engine.by_topics)
-    ]
+
+    def __init__(self, topics: Topics, n_layers: int, include_self: bool) -> None:
+        self.topics, self.include_self = topics, include_self
+        n_cells = len(SCORES) * n_layers
+        self.sums = SourceSums(source_limit(n_cells), shape=(n_cells,))
+        self.left_out: Counter[str] = Counter()
+
+    def labelled(self, ids: Int64[Tensor, "*batch position"]) -> Bool[Tensor, "*batch"]:
+        """Which documents may have a word."""
+        return (self.topics.places(ids) >= 0).any(-1)
+
+    def begin(self, batch: TokenBatch) -> None:
+        """The words of a batch, and what they are to each other."""
+        self.side = Side(batch, self.topics, "token")
+        self.relations = word_relations(self.side.places, self.side.places, self.topics)
+        if not self.include_self:
+            self.relations.diagonal(dim1=1, dim2=2).fill_(NO_RELATION)
+        self.pending: list[Tensor] = []
+        self.n_lost = 0
+
+    def read(self, states: Float[Tensor, "batch position d_model"]) -> None:
+        """Adds the states of a layer to what is pending; those that are zero or not finite are in no pair."""
+        index = self.side.index[:, :, None].expand(-1, -1, states.shape[2]).to(states.device)
+        vectors = states.detach().gather(1, index)
+        vectors = vectors if vectors.dtype == torch.float64 else vectors.float()
+        norms, relations = vectors.norm(dim=-1), self.relations.to(states.device)
+        usable = norms.isfinite() & (norms > 0)
+        self.n_lost += int(((relations != NO_RELATION).any(2) & ~usable).sum())
+        vectors = vectors.masked_fill(~usable[..., None], 0)
+        units = vectors / norms.masked_fill(~usable, 1)[..., None]
+        relations = relations * (usable[:, :, None] & usable[:, None, :])
+        of_relation = wide(one_hot(relations.flatten(1).long(), 4)[..., 1:].float())
+        for part in (units, vectors):
+            values = wide((part @ part.mT).flatten(1))[:, None]
+            squares = values.square() @ of_relation[..., 1:].sum(2, keepdim=True)
+            sums = [values @ of_relation, of_relation.sum(1, keepdim=True), squares]
+            self.pending.append(torch.cat(sums, 2).cpu())
+
+    def commit(self, batch: TokenBatch) -> Counter[str]:
+        """Adds what is pending; what was left out of the batch."""
+        labelled = self.labelled(batch.ids.where(batch.mask, -1))
+        rows = torch.cat(self.pending, 1).double()[labelled]
+        self.sums.add(batch.sources[labelled].numpy(), rows.numpy())
+        left_out = Counter({reason: int(n.sum()) for reason, n in self.side.left_out.items()})
+        n_without = int((~self.side.is_word.any(1)).sum())
+        left_out |= Counter({NO_STATE: self.n_lost, NO_WORD: n_without, MEASURED: int(labelled.sum())})
+        self.left_out += left_out
+        return left_out
 
 
-class StateReader:
-    """Cosines and dot products between the states of words of one document, in this order for every layer."""
+def _add(view: Host, every: Sequence[_States], batch: TokenBatch) -> Counter[str]:
+    """Runs a batch through the model once, for all topics; what was left out for the first of these."""
+    for own in every:
+        own.begin(batch)
 
-    def __init__(self, view: capture.View, topics: Topics, *, include_self: bool) -> None:
-        self.view, self.topics, self.include_self = view, topics, include_self
-        self.n_cells = len(SCORES) * capture.n_states(view.model)
+    def read(_: int, states: Tensor) -> None:
+        with exact_products(view.model):
+            for own in every:
+                own.read(states)
 
-    def units(self, batch: TokenBatch) -> list[Units]:
-        """The words of every document."""
-        return units_of(batch, self.topics)
-
-    def n_kept(self, units: list[Units]) -> int:
-        """How many numbers are kept of a batch until its documents are scored."""
-        d_model = capture.word_embeddings(self.view.model, check=False).shape[1]
-        layers = len(self.view.sites) + 1
-        return len(units) * width(units) * d_model * layers
-
-    def read(self, batch: TokenBatch, units: list[Units], prepare: Prepare) -> Iterator[Part]:
-        """Runs a batch through the model, and scores its documents."""
-        return read_states([self], batch, [units], [prepare])
-
-    def pairs(self, units: list[Units]) -> Pairs:
-        """The pairs of words of some documents."""
-        n = width(units)
-        return Pairs.of(
-            units, units, self.topics, shape=(n, n), include_self=self.include_self, by_distance=False
-        )
-
-    def part(
-        self,
-        sources: Int64[np.ndarray, " document"],
-        layers: list[Float[Tensor, "document word d_model"]],
-        pairs: Pairs,
-    ) -> Part:
-        """The scores of some documents in all layers."""
-        has_pairs, scores, lost = (pairs.relations != NO_RELATION).any(2), [], []
-        for layer, states in enumerate(layers):
-            values, usable = state_scores(states)
-            lost.append((has_pairs & ~usable).sum(1))
-            cells, n_cells = len(SCORES) * layer + np.arange(len(SCORES)), len(SCORES) * len(layers)
-            seen = usable[:, :, None] & usable[:, None, :]
-            scores.append(BatchScores(sources, n_cells, cells, values, seen, pairs))
-        return Part(scores, {"lost": torch.stack(lost).sum()}, partial(_judge, pairs.query))
-
-
-def read_states(
-    readers: Sequence[StateReader],
-    batch: TokenBatch,
-    units: Sequence[list[Units]],
-    prepare: Sequence[Prepare],
-) -> Iterator[Part]:
-    """Runs a batch through a model once, and scores its documents for every reader of it, one after the other."""
-    view = readers[0].view
-    inputs = view.inputs(batch.ids, batch.mask)
-    device = inputs.ids.device
-    every = every_position(units)
-    parts = some_at_once(len(batch), 4 * every.shape[1] ** 2, device)
-    pairs, places = [], []
-    for reader, own, ready in zip(readers, units, prepare, strict=True):
-        pairs.append([ready(reader.pairs(own[part]), device) for part in parts])
-        places.append(
-            [torch.searchsorted(every[part], padded_positions(own[part])).to(device) for part in parts]
-        )
-    positions = every.to(device)
-    layers: list[Float[Tensor, "batch word d_model"]] = []
-
-    def keep(layer: int, states: Tensor) -> None:
-        at = positions.to(states.device)[:, :, None].expand(-1, -1, states.shape[2])
-        layers.append(states.detach().gather(1, at).to(device))
-
-    capture.hidden_states(view.model, inputs, keep)
-    for number, part in enumerate(parts):
-        for reader, of_pairs, at in zip(readers, pairs, places, strict=True):
-            own_places = at[number][:, :, None]
-            chosen = [states[part].gather(1, own_places.expand(-1, -1, states.shape[2])) for states in layers]
-            yield reader.part(batch.sources[part].numpy(), chosen, of_pairs[number])
-
-
-def _judge(
-    units: Sequence[Units], seen: Mapping[str, np.ndarray]
-) -> tuple[Bool[np.ndarray, " document"], Mapping[str, int]]:
-    return np.ones(len(units), dtype=bool), left_out_of(units) | {NO_STATE: int(seen["lost"])}
-
-
-def state_scores(
-    states: Float[Tensor, "document word d_model"],
-) -> tuple[Float[Tensor, "document 2 word word"], Bool[Tensor, "document word"]]:
-    """Cosines and dot products of states, 0 for states that are zero or not finite, and which states are neither."""
-    vectors = states if states.dtype in (torch.float32, torch.float64) else states.float()
-    norms = vectors.norm(dim=-1)
-    usable = torch.isfinite(norms) & (norms > 0)
-    vectors = vectors.masked_fill(~usable[..., None], 0)
-    units = vectors / norms.masked_fill(~usable, 1)[..., None]
-    products = [torch.bmm(part, part.transpose(1, 2)) for part in (units, vectors)]
-    return torch.stack(products, 1), usable
+    hidden_states(view.model, view.inputs(batch.ids, batch.mask), read)
+    left_out = [own.commit(batch) for own in every]
+    return left_out[0]

@@ -9,7 +9,9 @@ it stopped, and any number of processes, started by whatever starts processes, g
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +21,144 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from topic_probe.measure.parts import Place, n_parts
-from topic_probe.measure.sums import (
-    Progress,
-    Sum,
-    Sums,
-    add_sums,
-    described,
-    empty_sums,
-    from_arrays,
-    to_arrays,
-)
 from topic_probe.report import Report, decode, encode, report_class
 from topic_probe.storage import write_file
+from topic_probe.sums import SourceSums
+from topic_probe.text.corpus import NO_TEXT
+from topic_probe.text.documents import Counts
+
+Sum = np.ndarray | SourceSums
+
+MEASURED = "documents measured"
 
 _ENTRY, _FORMAT = "topic_probe", "sums, version 1"
 PART = re.compile(r"part-(\d{6,})\.safetensors")
 _REPORT = "report "  # how arrays of the report are named beside those of the sums
+_ROWS = "keys", "rows"
+
+
+# ---------------------------------------------------------------------------- what is known of documents
+
+
+@dataclass
+class Progress:
+    """What is known of the documents beside the sums.
+
+    Attributes:
+        counts: what was read, cut and left out before measuring.
+        left_out: how often something was left out of what was measured, by reason.
+        measured: documents whose scores are in the sums.
+        stopped: why it stopped early, if it did.
+        corpus: what the documents say of themselves when they were read to their end.
+        parts: of a folder, how many parts are there, and of how many, which may not be known.
+    """
+
+    counts: Counts = field(default_factory=Counts)
+    left_out: Counter[str] = field(default_factory=Counter)
+    measured: int = 0
+    stopped: str | None = None
+    corpus: Mapping[str, Any] | None = None
+    parts: tuple[int, int | None] | None = None
+
+    def __add__(self, other: "Progress") -> "Progress":
+        """That of two parts of the documents."""
+        corpus = self.corpus or other.corpus
+        if self.corpus is not None and other.corpus is not None:
+            read = Counts.of(self.corpus["read"]) + Counts.of(other.corpus["read"])
+            corpus = {**self.corpus, "read": read.summary()}
+        left_out = self.left_out + other.left_out
+        return Progress(self.counts + other.counts, left_out, self.measured + other.measured, corpus=corpus)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all documents are in the sums, as far as anybody knows."""
+        return self.parts is None or self.parts[0] == self.parts[1]
+
+    @property
+    def about_parts(self) -> dict[str, Any]:
+        """What a provenance says of the parts in a folder; without a folder nothing."""
+        if self.parts is None:
+            return {}
+        there, of = self.parts
+        read = {} if self.corpus is None else self.corpus["read"]["left_out"]
+        return {"parts": {"there": there, "of": of, "texts_left_out": read.get(NO_TEXT, 0)}}
+
+    def record(self) -> dict[str, Any]:
+        """What was read and left out, for the provenance of a report."""
+        summary = self.counts.summary()
+        left_out = {reason: n for reason, n in sorted(self.left_out.items()) if n}
+        return summary | {
+            "left_out": summary["left_out"] | left_out,
+            "documents_measured": self.measured,
+            "stopped": self.stopped,
+            "corpus": self.corpus,
+            **self.about_parts,
+        }
+
+    def content(self) -> dict[str, Any]:
+        """All of it, for a file."""
+        left_out = dict(sorted(self.left_out.items()))
+        return {
+            "counts": self.counts.summary(), "left_out": left_out, "measured": self.measured,
+            "stopped": self.stopped, "corpus": self.corpus, "parts": self.parts,
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "Progress":
+        """What had this content."""
+        counted = {"counts": Counts.of(content["counts"]), "left_out": Counter(content["left_out"])}
+        return cls(**{**content, **counted})
+
+
+# ---------------------------------------------------------------------------- sums as arrays
+
+
+def to_arrays(sums: Mapping[str, Sum]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Sums as arrays; and of those by source how many rows they keep apart, and whether sources share these."""
+    arrays, about = dict[str, np.ndarray](), dict[str, Any]()
+    for name, values in sums.items():
+        if isinstance(values, SourceSums):
+            arrays |= {f"{name}.{part}": rows for part, rows in zip(_ROWS, values.rows(), strict=True)}
+            about[name] = {"limit": values.limit, "folded": values.folded, "shape": values.shape}
+        else:
+            arrays[name] = values
+            about[name] = None
+    return arrays, about
+
+
+def of_arrays(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> dict[str, Sum]:
+    """The sums that `to_arrays` took apart."""
+    sums: dict[str, Sum] = {}
+    for name, rows in about.items():
+        if rows is None:
+            sums[name] = arrays[name]
+        else:
+            by_source = SourceSums(rows["limit"], shape=tuple(rows["shape"]))
+            by_source.restore(*(arrays[f"{name}.{part}"] for part in _ROWS), folded=rows["folded"])
+            sums[name] = by_source
+    return sums
+
+
+def clear(sums: Mapping[str, Sum]) -> None:
+    """Makes sums what they were in the beginning."""
+    for values in sums.values():
+        if isinstance(values, SourceSums):
+            values.clear()
+        else:
+            values[...] = 0
+
+
+def add_sums(total: Mapping[str, Sum], part: Mapping[str, Sum]) -> None:
+    """Adds sums to those of the same name."""
+    for name, values in total.items():
+        more: Any = part[name]
+        if isinstance(values, SourceSums):
+            values.merge(more)
+        else:
+            values += more
+
+
+# ---------------------------------------------------------------------------- files
 
 
 class Folder:
@@ -49,7 +173,7 @@ class Folder:
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
         self.path = path.expanduser().resolve()
         self.path.mkdir(parents=True, exist_ok=True)
-        self.facts = _as_json(facts)
+        self.facts: dict[str, Any] = json.loads(json.dumps(facts, default=str))  # as they come back
         self.places: dict[int, Place] = {}
 
     def look(self) -> list[int]:
@@ -62,11 +186,9 @@ class Folder:
 
     def place(self, number: int) -> Place | None:
         """What the texts of a part are known by; None where it is not there."""
-        if number not in self.places:
-            file = self._file(number)
-            if not file.exists():
-                return None
-            content = _content(file)
+        file = self._file(number)
+        if number not in self.places and file.exists():
+            content, _ = _read(file, arrays=False)
             names = {*self.facts, *content["facts"]}
             if differing := sorted(n for n in names if self.facts.get(n) != content["facts"].get(n)):
                 raise ValueError(
@@ -74,20 +196,24 @@ class Folder:
                     "folder, or delete this one"
                 )
             self.places[number] = content["place"]
-        return self.places[number]
+        return self.places.get(number)
 
     def add(
-        self, number: int, place: Place, sums: Sums, progress: Progress, report: Mapping[str, Any]
+        self,
+        number: int,
+        place: Place,
+        sums: Mapping[str, Sum],
+        progress: Progress,
+        report: Mapping[str, Any],
     ) -> None:
         """Saves a part; ``report`` has the "kind" of the report and the "parts" that make one of sums."""
-        arrays, folded = to_arrays(sums)
+        arrays, about = to_arrays(sums)
         of_report: dict[str, np.ndarray] = {}
         content = {
             "facts": self.facts,
             "place": dict(place),
             "report": {"kind": report["kind"], "parts": encode(report["parts"], of_report, "parts")},
-            "sums": described(sums),
-            "folded": folded,
+            "sums": about,
             "progress": progress.content(),
         }
         arrays |= {f"{_REPORT}{name}": array for name, array in of_report.items()}
@@ -99,14 +225,12 @@ class Folder:
         total, there = Progress(), self.look()
         for number in there:
             content, arrays = _read(self._file(number))
-            own = empty_sums(content["sums"])
-            from_arrays(own, arrays, content["folded"])
-            add_sums(sums, own)
+            add_sums(sums, of_arrays(arrays, content["sums"]))
             progress = Progress.of(content["progress"])
             total = progress if number == there[0] else total + progress
         total.parts = len(there), n_parts(list(self.places.values()))
         if total.whole:
-            for draft in self.path.glob(".part-*.safetensors.*"):  # of workers that were killed
+            for draft in self.path.glob(".part-*.safetensors.*"):  # of processes that were killed
                 draft.unlink(missing_ok=True)
         return total
 
@@ -130,18 +254,13 @@ def report_of(path: Path) -> Report | None:
     if not files:
         return None
     content, arrays = _read(files[0])
-    sums = empty_sums(content["sums"])
+    sums = of_arrays(arrays, content["sums"])
+    clear(sums)
     progress = Folder(path, content["facts"]).total(sums)
     own = {name.removeprefix(_REPORT): array for name, array in arrays.items() if name.startswith(_REPORT)}
     measured: Any = report_class(content["report"]["kind"], f"{path} is of")
     report: Report = measured.of_sums(sums, progress, decode(content["report"]["parts"], own))
     return report
-
-
-def _as_json(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts as they come back when they were saved."""
-    loaded: dict[str, Any] = json.loads(json.dumps(facts, default=str))
-    return loaded
 
 
 def _write(file: Path, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
@@ -152,22 +271,13 @@ def _write(file: Path, content: Mapping[str, Any], arrays: Mapping[str, np.ndarr
         write_file(file, save(packed, {_ENTRY: f"{_sha256(text, packed)} {text}"}))
     except (
         FileNotFoundError
-    ):  # another worker has measured the same part, and removed drafts when all was there
+    ):  # another process has measured the same part, and removed drafts when all was there
         if not file.exists():
             raise
 
 
-def _content(file: Path) -> dict[str, Any]:
-    """What stands in the header of a file."""
-    return _opened(file, arrays=False)[0]
-
-
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _read(file: Path, *, arrays: bool = True) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What stands in the header of a file, and its arrays; ValueError where anything was changed."""
-    return _opened(file, arrays=True)
-
-
-def _opened(file: Path, *, arrays: bool) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
         with safe_open(file, "numpy") as opened:
             sha256, text = opened.metadata()[_ENTRY].split(" ", 1)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from topic_probe.lens import capture
+from topic_probe.contrast import Contrast
+from topic_probe.lens.host import Host
 from topic_probe.lens.sites import Site
 
 _NAME = re.compile(r"[lL](\d+)\s*[hH](\d+)|(\d+)\.(\d+)")
@@ -48,7 +49,7 @@ class Heads:
     head_of: tuple[int, ...]
 
     @classmethod
-    def of(cls, view: capture.View) -> "Heads":
+    def of(cls, view: Host) -> "Heads":
         """Those of a model."""
         places = [(site, head) for site, n in enumerate(view.n_heads) for head in range(n)]
         return cls(view.sites, *map(tuple, zip(*places, strict=True)))
@@ -77,21 +78,33 @@ class Heads:
         return f"{site.stack}.{site.layer}.{number}" if several else f"{site.layer}.{number}"
 
     def named(self, heads: Any) -> tuple[int, ...]:
-        """Some heads, as users name them.
+        """Some heads, as users name them: one by one, by their layer, or as cells of a report.
 
         Raises:
             ValueError: for heads that there are not.
         """
-        names = {self.name(head): head for head in range(len(self))}
-        given = [part for part in heads.split(",") if part.strip()] if isinstance(heads, str) else list(heads)
-        found = set()
-        for head in given:
-            place = (layer_and_head(head) or [head.strip()]) if isinstance(head, str) else head
-            name = ".".join(map(str, place))
+        names = {self.name(head): [head] for head in range(len(self))}
+        for site in range(len(self.sites)):
+            names[self.name(self.layer(site)[0]).rpartition(".")[0]] = self.layer(site)
+        found: set[int] = set()
+        for name in _names(heads, several=len({site.stack for site in self.sites}) > 1):
             if name not in names:
                 raise ValueError(
-                    f"there is no head {name!r}: a head is named like {next(iter(names))}, and the last one of this "
-                    f"model is {list(names)[-1]}"
+                    f"there is no head {name!r}: a head is named like {self.name(0)}, and the last one of this "
+                    f"model is {self.name(len(self) - 1)}"
                 )
-            found.add(names[name])
+            found.update(names[name])
         return tuple(sorted(found))
+
+
+def _names(heads: Any, *, several: bool) -> list[str]:
+    """Names as `Heads` has them, of models with one stack or several."""
+    if isinstance(heads, Contrast):  # heads of a report, with their stack
+        heads = [place if several else place[1:] for place in zip(*(heads.index or {}).values(), strict=True)]
+    elif isinstance(heads, str):
+        heads = [part for part in heads.split(",") if part.strip()]
+    places = [
+        head if isinstance(head, tuple | list) else layer_and_head(str(head)) or [str(head).strip()]
+        for head in heads
+    ]
+    return [".".join(map(str, place)) for place in places]

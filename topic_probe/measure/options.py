@@ -7,17 +7,19 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from topic_probe.contrast import RESAMPLED
-from topic_probe.lens import capture
+from topic_probe.estimate import Alternative, check_interval
+from topic_probe.lens.host import Facts
 from topic_probe.options import Group, check_value, check_whole
 from topic_probe.topics.lists import token_id_array
-from topic_probe.uncertainty import Alternative, check_interval
 
 Long = Literal["cut", "chunk"]
 FirstPosition = Literal["sink", "word"]
 Resampled = Literal["sources", "words", "fits"]
+Unit = Literal["sources", "words"]
+_SOURCES: tuple[Unit, ...] = ("sources",)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Reading(Group):
                 f"batch_size and max_length must be at least 1, not {self.batch_size} and {self.max_length}"
             )
 
-    def of(self, model: capture.Facts) -> "Reading":
+    def of(self, model: Facts) -> "Reading":
         """The same with what the model says in place of what was left open, and no document longer than it can take."""
         limit = model.context_length
         longest = limit if self.max_length is None else min(self.max_length, limit or self.max_length)
@@ -59,14 +61,37 @@ class Reading(Group):
 
 
 @dataclass(frozen=True)
+class Statistics(Group):
+    """What numbers are compared with, and what their intervals are about."""
+
+    n_permutations: Annotated[
+        int, "permuted words behind the p-values; 0 leaves these out, 10,000 take a larger part of the time"
+    ] = 2000
+    confidence: Annotated[float, "what share of intervals is to hold the true number"] = 0.95
+    seed: Annotated[int, "seed of permutations"] = 0
+    resample: Annotated[
+        Collection[Unit],
+        'what intervals are about: other "sources" (articles), or other "sources" and "words" of the same topics; '
+        "those of single heads are about sources alone",
+    ] = _SOURCES
+
+    def __post_init__(self) -> None:
+        check_interval(0, self.confidence)
+        check_whole("n_permutations", self.n_permutations, 0)
+        check_whole("seed", self.seed, 0)
+        named = [check_value("resample", name, Unit) for name in self.resample]
+        if "sources" not in named:
+            raise ValueError(
+                f"resample must name 'sources', which these numbers vary with first, got {tuple(named)}"
+            )
+        # In one order, which provenances then have.
+        object.__setattr__(self, "resample", tuple(name for name in get_args(Unit) if name in named))
+
+
+@dataclass(frozen=True)
 class Patterns(Group):
     """How attention is read."""
 
-    through: Annotated[
-        capture.Through,
-        'how attention is read: "hooks" takes whole patterns from hook points; "rows" lets a Hugging Face model run on '
-        'its fused kernel and computes the rows of words beside it; "auto" takes the second where it is known to agree',
-    ] = "auto"
     check_rows: Annotated[
         bool,
         "whether rows that do not sum to one are an error; False for models whose heads may attend to nothing and for "
@@ -75,7 +100,19 @@ class Patterns(Group):
 
 
 @dataclass(frozen=True)
-class Intervals(Group):
+class Confidence(Group):
+    """How sure a number is said to be whose intervals need no draws and are always there."""
+
+    confidence: Annotated[float, "what share of intervals is to hold the true number"] = 0.95
+    seed: Annotated[int, "seed of everything that is drawn"] = 0
+
+    def __post_init__(self) -> None:
+        check_interval(0, self.confidence)
+        check_whole("seed", self.seed, 0)
+
+
+@dataclass(frozen=True)
+class Intervals(Confidence):
     """How sure a number is said to be."""
 
     n_resamples: Annotated[
@@ -83,12 +120,10 @@ class Intervals(Group):
         "resampled sets of words behind intervals over words; those over sources leave out each source once and need "
         "no draws; 0 leaves all intervals out",
     ] = 1000
-    confidence: Annotated[float, "what share of intervals is to hold the true number"] = 0.95
-    seed: Annotated[int, "seed of resampled words and permutations"] = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_interval(self.n_resamples, self.confidence)
-        check_whole("seed", self.seed, 0)
 
     @property
     def over_sources(self) -> float | None:
@@ -183,6 +218,6 @@ class Run(Shown):
         return self if self.folder is None else replace(self, folder=Path(self.folder) / name)
 
 
-def recorded(*groups: Reading | Patterns | Intervals | Permutations) -> dict[str, Any]:
+def recorded(*groups: Reading | Statistics | Patterns | Confidence | Permutations) -> dict[str, Any]:
     """The options of groups for the provenance of a report, which has a place of its own for the seed."""
     return {name: value for group in groups for name, value in vars(group).items() if name != "seed"}

@@ -1,18 +1,26 @@
-"""Words that are measured, in groups of the same topics and as forms of one word; and their rows of a table."""
+"""Words that are measured, as forms of one word; their rows of a table; sums over all pairs of them.
 
-import math
+Sums over pairs are those of what every word adds: with x_i the row of word i, its dot products with all words of a
+topic add up to x_i·S, S being the sum of their rows, and the squares of its products with n words to x_iᵀ G x_i with
+G = Σ_j x_j x_jᵀ. Only pairs of one word, of an entry with itself and with its other forms ("President", " president"),
+are formed and taken out, because they are few; and for squares, where topics overlap, pairs within a topic.
+"""
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
+from topic_probe.estimate import Ends
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import Ends, split_halves
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 SCORES = ("cosine", "dot")
 
@@ -21,16 +29,12 @@ _SMALL = 2**22
 _BLOCK = 4096
 
 
-@dataclass(frozen=True)
-class FormPairs:
+class FormPairs(NamedTuple):
     """All ordered pairs of different entries that are forms of one word, and whether they share a topic."""
 
-    first: Int64[Tensor, " pair"]
-    second: Int64[Tensor, " pair"]
-    shared: Bool[Tensor, " pair"]
-
-    def __len__(self) -> int:
-        return len(self.first)
+    first: Int64[np.ndarray, " pair"]
+    second: Int64[np.ndarray, " pair"]
+    shared: Bool[np.ndarray, " pair"]
 
 
 @dataclass(frozen=True)
@@ -64,15 +68,8 @@ class LabelledWords:
     def form(self) -> Int64[Tensor, " word"]:
         """Number of the form of every entry, in the order in which forms appear."""
         forms = self.topics.form_of_word[self.places]
-        if not len(forms) or forms.bincount().max() == 1:
-            return torch.arange(len(forms))
         _, appears, number = np.unique(forms.numpy(), return_index=True, return_inverse=True)
         return torch.from_numpy(appears.argsort().argsort()[number])
-
-    @property
-    def rough(self) -> bool:
-        """Whether sums over pairs may partly be of float32; they are not where nothing is known of a table."""
-        return False
 
     @property
     def n_forms(self) -> int:
@@ -80,39 +77,35 @@ class LabelledWords:
         return int(self.form.max()) + 1 if len(self) else 0
 
     @cached_property
+    def members(self) -> "csr_array":
+        """1 where an entry belongs to a topic: [word, topic]."""
+        return self.topics.incidence.table[self.group.numpy()].astype(np.float64)
+
+    @cached_property
     def form_pairs(self) -> FormPairs:
         """The pairs that are of one word though their entries differ."""
-        forms = self.form.numpy()
-        several = np.flatnonzero(np.bincount(forms) > 1)
-        first, second = (torch.from_numpy(side) for side in pairs_of_labels(forms, several, several))
-        differ = first != second
-        first, second = first[differ], second[differ]
-        in_common = self.topics.incidence.in_common(self.group[first], self.group[second])
-        return FormPairs(first, second, torch.from_numpy(np.diff(in_common.indptr) > 0))
+        of_form = _indicator(self.form, self.n_forms)
+        first, second = (of_form.T @ of_form).nonzero()
+        first, second = first[first != second], second[first != second]
+        share = self.topics.incidence.pairwise(torch.device("cpu"))
+        return FormPairs(first, second, share(self.group[first], self.group[second]).numpy())
 
     @cached_property
     def strata(self) -> Int64[np.ndarray, " form"]:
         """The topic that every form is resampled within: the first of its entries' topics."""
-        first = self.topics.incidence.first_topic[self.group]
-        lowest = torch.full((self.n_forms,), self.topics.n_topics)
-        return np.asarray(lowest.scatter_reduce(0, self.form, first, "amin").numpy())
+        lowest = np.full(self.n_forms, self.topics.n_topics)
+        np.minimum.at(lowest, self.form.numpy(), self.topics.incidence.first_topic[self.group].numpy())
+        return lowest
 
-    def halves(self, seed: int) -> Int64[Tensor, " form"]:
-        """The random half of every form, as `word_interval` wants them."""
-        return torch.from_numpy(split_halves(self.strata, seed=seed))
-
-    def by_form(self, values: Float64[Tensor, "word *rest"]) -> Float64[Tensor, "form *rest"]:
+    def by_form(self, values: Float64[np.ndarray, "word *rest"]) -> Float64[np.ndarray, "form *rest"]:
         """Sums of values of entries over the forms of a word."""
-        return values.new_zeros(self.n_forms, *values.shape[1:]).index_add_(0, self.form, values)
+        return np.asarray(_indicator(self.form, self.n_forms) @ values)
 
-    def by_group(
-        self, values: Float64[Tensor, "word *rest"], half: Int64[Tensor, " word"] | None = None
-    ) -> Float64[Tensor, "group *sums"]:
-        """Sums of values over the words of every group; given halves, [group, half, …], apart by them."""
-        shape = (len(self.topics.incidence), *(() if half is None else (2,)))
-        bins = self.group if half is None else 2 * self.group + half
-        sums = values.new_zeros(math.prod(shape), *values.shape[1:]).index_add_(0, bins, values)
-        return sums.view(*shape, *values.shape[1:])
+    @cached_property
+    def counts(self) -> Float64[np.ndarray, "word 3"]:
+        """Numbers of the pairs that every entry is the first of, by relation: the sums of scores that are all 1."""
+        ones = np.ones((len(self), 1))
+        return np.asarray(np.rint(word_sums(self, ones, ones)))
 
     def groups_given(
         self, other: Int[np.ndarray, "form *permutation"]
@@ -131,113 +124,129 @@ class LabelledWords:
         groups = self.group.numpy().astype(np.int32)
         return np.asarray(groups[by_form[first[given] + number % n_forms[given]]])
 
-    def n_mates(self, half: Int64[Tensor, " form"]) -> Float64[Tensor, "word half"]:
-        """How many entries share a topic with every entry, itself among them, by their half."""
-        return self.topics.incidence.times_shared(self.members(half))[self.group]
 
-    def members(self, half: Int64[Tensor, " form"]) -> Float64[Tensor, "group half"]:
-        """How many entries there are in every group, by their half."""
-        return self.by_group(torch.ones(len(self), dtype=torch.float64), half[self.form])
+def _indicator(label: Int64[Tensor, " word"], n: int) -> "csr_array":
+    """1 where a word has a label: [label, word]."""
+    from scipy.sparse import csr_array
 
-    def ends(
-        self,
-        sums: Float64[Tensor, "2 form half item"],
-        own: Float64[Tensor, "word item"],
-        of_forms: Float64[Tensor, "item pair"],
-        half: Int64[Tensor, " form"],
-        n_mates: Float64[Tensor, "word half"],
-    ) -> Ends:
-        """What every word adds to all ordered pairs of different words.
-
-        Args:
-            sums: scores of its forms with all entries that share a topic with them, and with all that do not, apart by
-                the random half of the words that those are in.
-            own: scores of every entry with itself, which is no pair of different words,
-            of_forms: and of `form_pairs`, which are none either.
-            half: the half of every word.
-            n_mates: how many entries share a topic with every entry, itself among them, by their half.
-        """
-        ones = torch.ones(len(self), 1, dtype=torch.float64)
-        numbers = n_mates, self.members(half).sum(0) - n_mates
-        n_sums = torch.stack([self.by_form(part) for part in numbers]).unsqueeze(-1)
-        n_of_forms = torch.ones(1, len(self.form_pairs), dtype=torch.float64)
-        parts = []
-        for values, of_entry, of_pairs in ((sums, own, of_forms), (n_sums, ones, n_of_forms)):
-            by_topic = torch.stack([of_pairs * self.form_pairs.shared, of_pairs * ~self.form_pairs.shared])
-            empty = by_topic.new_zeros(*by_topic.shape[:-1], self.n_forms)
-            near, far = empty.index_add_(-1, self.form[self.form_pairs.first], by_topic)
-            # Pairs of one word are all in the word's own half.
-            one_word = torch.stack([self.by_form(of_entry) + near.T, far.T])
-            others = values - torch.einsum("rfi,fh->rfhi", one_word, F.one_hot(half, 2).double())
-            parts.append((2 * others.permute(0, 2, 1, 3)).numpy())
-        (same, different), (n_same, n_different) = parts
-        return Ends(same, n_same[..., 0], different, n_different[..., 0])
-
-    def form_pairs_by_groups(
-        self, scores: Float64[Tensor, "score pair"]
-    ) -> tuple[Int64[Tensor, " kind"], Int64[Tensor, " kind"], Float64[Tensor, "score kind"]]:
-        """Sums of scores of `form_pairs` by the groups of their two entries: first group, second group, sums."""
-        pairs = self.form_pairs
-        n_groups = len(self.topics.incidence)
-        codes = n_groups * self.group[pairs.first] + self.group[pairs.second]
-        kinds, kind = (torch.from_numpy(part) for part in np.unique(codes.numpy(), return_inverse=True))
-        sums = scores.new_zeros(len(scores), len(kinds)).index_add_(1, kind, scores)
-        return kinds // n_groups, kinds % n_groups, sums
+    where = label.numpy(), np.arange(len(label))
+    return csr_array((np.ones(len(label)), where), shape=(n, len(label)))
 
 
-def pairs_of_labels(
-    labels: Int[np.ndarray, " word"],
-    first: Int64[np.ndarray, " block"],
-    second: Int64[np.ndarray, " block"],
-) -> tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]:
-    """All ordered pairs of a word labelled ``first[k]`` with one labelled ``second[k]``, for every k."""
-    sizes = np.bincount(labels, minlength=1 + max(first.max(initial=-1), second.max(initial=-1)))
-    order, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
-    n_pairs = sizes[first] * sizes[second]
-    block = np.repeat(np.arange(len(n_pairs)), n_pairs)
-    place = np.arange(len(block)) - np.repeat(np.cumsum(n_pairs) - n_pairs, n_pairs)
-    row, column = np.divmod(place, sizes[second][block])
-    return order[starts[first][block] + row], order[starts[second][block] + column]
+# ------------------------------------------------------------------------- sums over all pairs of words
+
+# The score of a pair is left_i·right_j: of rows a dot product, of rows of unit length a cosine, of what the two halves
+# of a circuit make of words its weight.
+Rows = Float[np.ndarray, "word width"]
 
 
-# ----------------------------------------------------------------------------------- rows of a table
+def word_sums(words: LabelledWords, left: Rows, right: Rows) -> Float64[np.ndarray, "word 3"]:
+    """Sums of the scores of the ordered pairs that every entry is the first of, by relation; linear in the words."""
+    own, forms = _one_word(words, left, right)
+    near, far = (
+        _by_first(words, forms * kind) for kind in (words.form_pairs.shared, ~words.form_pairs.shared)
+    )
+    of_groups = _indicator(words.group, len(words.topics.incidence)) @ right
+    partners = words.topics.incidence.times_shared(of_groups).astype(right.dtype)[words.group.numpy()]
+    sharing = np.einsum("wd,wd->w", left, partners)
+    every = left @ of_groups.sum(0).astype(right.dtype)
+    return np.stack([own + near + far, sharing - own - near, every - sharing - far], 1, dtype=np.float64)
+
+
+def word_ends(words: LabelledWords, left: Rows, right: Rows, half: Int64[np.ndarray, " form"]) -> Ends:
+    """What every word, with all its forms, adds to all pairs as either end, apart by the half of the other word."""
+    scores, ones = [], np.ones((len(words), 1))
+    for number in range(2):
+        chosen = (half[words.form.numpy()] == number)[:, None]
+        sums = word_sums(words, left, right * chosen)
+        sums += sums if right is left else word_sums(words, right, left * chosen)
+        n = 2 * np.rint(word_sums(words, ones, ones * chosen))
+        scores.append(words.by_form(np.concatenate([sums, n], 1)))
+    _, same, different, _, n_same, n_different = np.moveaxis(np.stack(scores), 2, 0)
+    return Ends(same[..., None], n_same, different[..., None], n_different)
+
+
+def word_squares(words: LabelledWords, rows: Rows) -> Float64[np.ndarray, " word"]:
+    """The sum of squared dot products of every entry with all entries of different words."""
+    own, forms = _one_word(words, rows, rows)
+    if len(rows) <= rows.shape[1]:
+        every = np.square(rows @ rows.T).sum(1, dtype=np.float64)
+    else:
+        every = np.einsum("wd,wd->w", rows @ (rows.T @ rows), rows)
+    return np.asarray(every - own**2 - _by_first(words, forms**2), dtype=np.float64)
+
+
+def topic_sums(
+    words: LabelledWords, rows: Rows, sums: Float64[np.ndarray, "word 3"]
+) -> Float64[np.ndarray, "topic 3"]:
+    """By topic: its words with all their forms, with other words of it, and with words they share no topic with."""
+    of_topics = np.asarray(words.members.T @ sums)
+    if not words.topics.incidence.disjoint:  # a pair that shares a topic need not share this one
+        total = words.members.T @ rows
+        of_topics[:, 1] = np.einsum("td,td->t", total, total) - _in_topics(
+            words, *_one_word(words, rows, rows)
+        )
+    return of_topics
+
+
+def topic_squares(
+    words: LabelledWords, rows: Rows, squares: Float64[np.ndarray, " word"]
+) -> Float64[np.ndarray, " topic"]:
+    """Sums of the squares of the pairs of different words that `topic_sums` adds up."""
+    if words.topics.incidence.disjoint:
+        return np.asarray(words.members.T @ squares)
+    sharing, within = np.zeros(len(words)), np.zeros(words.topics.n_topics)
+    topics = words.members.T.tocsr()
+    for topic, places in enumerate(np.split(topics.indices, topics.indptr[1:-1])):
+        some, of_some = rows[places], words.members[places]
+        of_pairs = np.square(some @ some.T)
+        within[topic] = of_pairs.sum(dtype=np.float64)
+        in_common = (of_some @ of_some.T).toarray()
+        sharing[places] += (of_pairs / in_common).sum(1)  # a pair is met in every topic that it shares
+    own, forms = (part**2 for part in _one_word(words, rows, rows))
+    sharing -= own + _by_first(words, forms * words.form_pairs.shared)
+    return np.asarray(words.members.T @ (squares - sharing) + within - _in_topics(words, own, forms))
+
+
+def _one_word(words: LabelledWords, left: Rows, right: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """The scores of every entry with itself, and of all pairs of forms of one word."""
+    sides = (left, right), (left[words.form_pairs.first], right[words.form_pairs.second])
+    own, forms = (np.einsum("wd,wd->w", *side, dtype=np.float64) for side in sides)
+    return own, forms
+
+
+def _by_first(words: LabelledWords, of_pairs: np.ndarray) -> np.ndarray:
+    """Sums of values of pairs of forms over the pairs that every entry is the first of."""
+    return np.bincount(words.form_pairs.first, of_pairs, len(words))
+
+
+def _in_topics(words: LabelledWords, own: np.ndarray, forms: np.ndarray) -> np.ndarray:
+    """Values of entries and of pairs of forms, summed over those that are in a topic."""
+    first, second = (words.members[places] for places in (words.form_pairs.first, words.form_pairs.second))
+    return np.asarray(words.members.T @ own + first.multiply(second).T @ forms)
+
+
+# ------------------------------------------------------------------------------------ rows of a table
 
 
 @dataclass(frozen=True)
 class EmbeddingWords(LabelledWords):
     """The words of an embedding table that are measured, in the order of their groups.
 
-    ``table[index]`` are their embeddings, with what was asked for taken out.
+    Attributes:
+        rows: their embeddings, with what was asked for taken out.
+        norms: how long these are.
+        left_out: how many words were left out, by the reason.
     """
 
-    table: Float[Tensor, "row d_embed"]
-    index: Int64[Tensor, " word"]
-    norms: Float64[Tensor, " word"]
+    rows: Float[np.ndarray, "word d_embed"]
+    norms: Float64[np.ndarray, " word"]
     left_out: Mapping[str, int]
 
     @property
-    def rough(self) -> bool:
-        """Whether sums over pairs are partly of float32; not those of few words, where much is taken out again."""
-        few = not self.topics.incidence.disjoint and len(self) * self.table.shape[1] <= _SMALL
-        return self.table.dtype != torch.float64 and not few
-
-    def rows(self, places: Int64[Tensor, " some"] | slice = slice(None)) -> Float64[Tensor, "some d_embed"]:
-        """The embeddings of some of the words, on the CPU."""
-        return self.vectors(places).double()
-
-    def vectors(
-        self,
-        places: Int64[Tensor, " some"] | slice = slice(None),
-        *,
-        out: Float[Tensor, "some d_embed"] | None = None,
-    ) -> Float[Tensor, "some d_embed"]:
-        """The same as exact as sums over pairs are to be, in this memory if any is given."""
-        index = self.index[places].to(self.table.device)
-        if out is not None and (out.dtype, out.device) == (self.table.dtype, self.table.device):
-            return torch.index_select(self.table.detach(), 0, index, out=out)
-        rows = self.table.index_select(0, index).cpu()
-        rows = rows if self.rough else rows.double()
-        return rows if out is None else out.copy_(rows)
+    def scored(self) -> dict[str, Rows]:
+        """For every score the rows whose products it is."""
+        return {"cosine": self.rows / self.norms[:, None].astype(self.rows.dtype), "dot": self.rows}
 
 
 def labelled_words(
@@ -257,75 +266,52 @@ def labelled_words(
     single = topics.words < min(topics.vocabulary_size, len(table))
     excluded = torch.isin(topics.words, torch.tensor(sorted(exclude), dtype=torch.int64))
     places = (single & ~excluded).nonzero().flatten()
-    # Small integers are sorted in linear time.
-    labels = topics.group_of_word[places].numpy().astype(np.min_scalar_type(len(topics.incidence)))
-    places = places[torch.from_numpy(np.argsort(labels, kind="stable"))]
-
-    norms = _norms(table, topics.words[places])
-    present = torch.isfinite(norms) & (norms > 0)
+    places = places[topics.group_of_word[places].argsort(stable=True)]
+    rows = table[topics.words[places].to(table.device)].detach().cpu()
+    # Few rows are float64 throughout.
+    rows = rows.double() if rows.numel() <= _SMALL or rows.dtype == torch.float64 else rows.float()
+    norms = rows.norm(dim=1)
+    present = norms.isfinite() & (norms > 0)
     left_out = {
         "split words, which have no row": int((~single).sum()),
         "words in exclude": int((single & excluded).sum()),
         "words whose row is zero or not finite": int((~present).sum()),
     }
-    left_out = {reason: count for reason, count in left_out.items() if count}
-    places, norms = places[present], norms[present]
-    ids = topics.words[places]
-    _check_left(ids, topics, left_out)
     if center or remove_components:
-        rows = _without_common(table, ids, remove_components, exclude)
-    elif table.numel() <= _SMALL or table.dtype not in (torch.float32, torch.float64):
-        rows = table[ids.to(table.device)].cpu()
-        rows = rows.double() if table.numel() <= _SMALL else rows.float()
-    else:
-        return EmbeddingWords(topics, places, table, ids, norms, left_out)
-    index = torch.arange(len(ids))
-    before, norms = norms, _norms(rows, index)
-    # What is left of a word that was nothing but the common part is rounding, and has no direction.
-    kept = norms > 1e-9 * before
-    if not kept.all():
-        left_out["words with nothing left after the common part"] = int((~kept).sum())
-        _check_left(ids[kept], topics, left_out)
-    return EmbeddingWords(topics, places[kept], rows, index[kept], norms[kept], left_out)
-
-
-def _check_left(ids: Int64[Tensor, " word"], topics: Topics, left_out: Mapping[str, int]) -> None:
-    if not len(ids):
+        rows = _without_common(table, rows.double(), remove_components, exclude)
+        # What is left of a word that was nothing but the common part is rounding, and has no direction.
+        before, norms = norms, rows.norm(dim=1)
+        kept = present & (norms > 1e-9 * before)
+        left_out["words with nothing left after the common part"] = int((present & ~kept).sum())
+        present = kept
+    left_out = {reason: count for reason, count in left_out.items() if count}
+    if not present.any():
         raise ValueError(f"no word is left to measure of {len(topics.words)} that have a topic: {left_out}")
-
-
-def _norms(table: Float[Tensor, "row d_embed"], ids: Int64[Tensor, " word"]) -> Float64[Tensor, " word"]:
-    """The norms of rows; of all rows at once where most are wanted, which is faster than picking them."""
-    ids = ids.to(table.device)
-    if table.dtype not in (torch.float32, torch.float64):
-        norms = torch.cat([table[block].float().norm(dim=-1) for block in torch.split(ids, _BLOCK)])
-    elif 2 * len(ids) > len(table):
-        norms = table.norm(dim=-1)[ids]
-    else:
-        norms = torch.cat([table[block].norm(dim=-1) for block in torch.split(ids, _BLOCK)])
-    return norms.cpu().double()
+    lengths = norms[present].double().numpy()
+    return EmbeddingWords(topics, places[present], rows[present].numpy(), lengths, left_out)
 
 
 def _without_common(
     table: Float[Tensor, "vocabulary d_embed"],
-    ids: Int64[Tensor, " word"],
+    rows: Float64[Tensor, "word d_embed"],
     remove_components: int,
     exclude: Iterable[int],
 ) -> Float64[Tensor, "word d_embed"]:
     """Rows less the mean of all rows in use, and less their leading principal components."""
     used = torch.ones(len(table), dtype=torch.bool)
     used[[id_ for id_ in exclude if 0 <= id_ < len(table)]] = False
-    blocks = [block for block in torch.split(torch.arange(len(table))[used], _BLOCK) if len(block)]
-
-    def rows_of(block: Tensor) -> Tensor:
-        rows = table[block.to(table.device)].cpu().double()
-        return rows[rows.isfinite().all(1) & rows.any(1)]
-
-    n = sum(len(rows_of(block)) for block in blocks)
-    mean = torch.stack([rows_of(block).sum(0) for block in blocks]).sum(0) / n
-    rows = table[ids.to(table.device)].cpu().double() - mean
+    n, total = 0, torch.zeros(table.shape[1], dtype=torch.float64)
+    scatter = torch.zeros(len(total), len(total), dtype=torch.float64)
+    for block in torch.split(used.nonzero().flatten(), _BLOCK):
+        part = table[block.to(table.device)].detach().cpu().double()
+        part = part[part.isfinite().all(1) & part.any(1)]
+        n, total = n + len(part), total + part.sum(0)
+        if remove_components:
+            scatter += part.T @ part
+    mean = total / n
+    rows = rows - mean
     if remove_components:
-        scatter = torch.stack([(part := rows_of(block) - mean).T @ part for block in blocks]).sum(0)
-        leading = torch.linalg.eigh(scatter).eigenvectors[:, -remove_components:]
+        vectors = torch.linalg.eigh(scatter - n * torch.outer(mean, mean)).eigenvectors
+        leading = vectors[:, -remove_components:]
         rows = rows - (rows @ leading) @ leading.T
     return rows

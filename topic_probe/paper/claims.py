@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float64
 
-from topic_probe.report import VERDICTS
-
 if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.95
+VERDICTS = ("error", "does not hold", "undecided", "also without", "holds", "not checked")
+"""What may be said of a claim, in the order in which it is shown: what a reader must not miss comes first."""
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,16 @@ import numpy as np
 from jaxtyping import Float64
 
 from topic_probe.contrast import Contrast, PairSums
-from topic_probe.lens import capture
+from topic_probe.estimate import divide
+from topic_probe.lens.host import facts_of
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.pair_sums import group_sums, pair_sums
-from topic_probe.measure.words import labelled_words
+from topic_probe.lens.weights import word_embeddings
+from topic_probe.measure.words import labelled_words, word_sums
 from topic_probe.paper.recipe import Run
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, fit_topics
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import divide
 
 HUB = {
     "bert": "google-bert/bert-base-uncased",
@@ -220,7 +220,7 @@ def prepared(
         corpus = Corpus.bundled() if run.quick else Corpus.wikipedia(settings.n_articles, seed=run.seed)
     for label, model in opened(models, default, missing):
         tokenizer = tokenizer_of(label, model)
-        length = min(settings.length, capture.facts(model).context_length or settings.length)
+        length = min(settings.length, facts_of(model).context_length or settings.length)
         articles = list(corpus.documents(tokenizer, progress=run.progress))
         cut = list(corpus.documents(tokenizer, max_length=length, progress=run.progress))
         wanted = settings.n_documents
@@ -252,7 +252,7 @@ def texts_row(one: Prepared) -> dict[str, Any]:
     lengths = [len(document) for document in one.documents]
     return {
         "model": one.label,
-        "name": capture.facts(one.model).description["name"],
+        "name": facts_of(one.model).description["name"],
         "articles": len(one.articles),
         "words fitted": len(fit.token_ids),
         "vocabulary": fit.vocabulary_size,
@@ -268,12 +268,13 @@ def texts_row(one: Prepared) -> dict[str, Any]:
 
 def embeddings_of_shuffles(
     model: Any, topics: Topics, *, seed: int, n: int = EMBEDDING_SHUFFLES
-) -> Iterator[tuple[PairSums, PairSums]]:
-    """Sums over pairs of word embeddings as `pair_sums` has them, under one shuffle of the labels after the other."""
-    table = capture.word_embeddings(model)
+) -> Iterator[PairSums]:
+    """Sums of cosines and of dot products over pairs of words, under one shuffle of the labels after the other."""
+    table = word_embeddings(model)
     for number in range(n):
         words = labelled_words(table, topics.shuffled(n * seed + number))
-        yield pair_sums(group_sums(words, squares=False), words)
+        sums = [word_sums(words, rows, rows).sum(0) for rows in words.scored.values()]
+        yield PairSums(np.stack(sums), words.counts.sum(0))
 
 
 def under_shuffles(

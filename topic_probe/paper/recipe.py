@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from topic_probe.options import checked, refuse_unknown
-from topic_probe.paper.claims import Claim, judge
-from topic_probe.report import VERDICTS, Report, provenance
+from topic_probe.paper.claims import VERDICTS, Claim, judge
+from topic_probe.report import Report, provenance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +112,6 @@ class RecipeResult(Report, kind="recipe"):
         provenance: Seeds, settings, versions.
     """
 
-    figure: ClassVar[str | None] = None
     recipe: str
     title: str
     source: str

@@ -22,13 +22,17 @@ import numpy as np
 import torch
 
 from topic_probe.contrast import SAME_TOPIC, Contrast, word_relations
-from topic_probe.lens import capture
+from topic_probe.estimate import divide
+from topic_probe.lens.host import facts_of, host_of
 from topic_probe.lens.opening import random_init
-from topic_probe.measure.attention import measure_attention
+from topic_probe.lens.weights import word_embeddings
+from topic_probe.measure.ask import ask
+from topic_probe.measure.attention import measure_attention, permuted_sums
 from topic_probe.measure.embeddings import measure_embeddings
-from topic_probe.measure.matched import measure_matched
-from topic_probe.measure.matching import attention_by_class
-from topic_probe.measure.nulls import Null
+from topic_probe.measure.heads import layers_of
+from topic_probe.measure.matched import ClassSums, measure_matched
+from topic_probe.measure.options import Reading
+from topic_probe.measure.options import Run as DocumentRun
 from topic_probe.paper.claims import Bound, Claim
 from topic_probe.paper.pretrained import (
     Prepared,
@@ -46,7 +50,6 @@ from topic_probe.text.corpus import Corpus
 from topic_probe.text.lda import word_ids
 from topic_probe.topics import Topics
 from topic_probe.topics.lookup import ONE_PIECE, look_up, readable
-from topic_probe.uncertainty import divide
 from topic_probe.words import form
 
 if TYPE_CHECKING:
@@ -146,16 +149,15 @@ def _printed_alone(measured: Collection[str]) -> list[dict[str, Any]]:
 
 def _scores(one: Prepared, model: Any, topics: Sequence[Topics], seed: int, run: Run) -> Iterator[_Scores]:
     """Embeddings and attention at every threshold; attention of all of them in one pass of the model."""
-    n_heads = sum(capture.view(model).n_heads)
-    nulls = [Null(each, ATTENTION_SHUFFLES, seed, n_heads) for each in topics]
     reports = measure_attention(
-        model, list(topics), one.documents, max_length=one.settings.length, n_permutations=0, seed=seed,
-        accumulators=[[null] for null in nulls], progress=run.progress,
+        model, list(topics), one.documents, max_length=one.settings.length, n_permutations=ATTENTION_SHUFFLES,
+        seed=seed, progress=run.progress,
     )  # fmt: skip
-    for threshold, each, report, null in zip(one.settings.thresholds, topics, reports, nulls, strict=True):
+    for threshold, each, report in zip(one.settings.thresholds, topics, reports, strict=True):
         if report.provenance["options"].get("stopped"):
             raise KeyboardInterrupt(f"{one.label}: {report.provenance['options']['stopped']}")
-        attention = under_shuffles(report.overall, *(null.sums[name].sum(0) for name in ("null", "n_null")))
+        of_all = permuted_sums(report.sums, layers_of(report.heads.index or {}), np.zeros(1, dtype=np.int64))
+        attention = under_shuffles(report.overall, *(part[0] for part in of_all))
         contrasts: dict[str, Contrast] = {"attention": report.overall}
         shuffled: dict[str, Mapping[str, float]] = {"attention": attention}
         if model is one.model:  # both means of an untrained table are near 0, and their quotient is noise
@@ -173,7 +175,7 @@ def _embedding_scores(
     """The same with what word embeddings give."""
     report = measure_embeddings(model, topics, seed=seed)
     measured = {"cosine": report.cosine, "dot": report.dot}
-    shuffles = [sums.contrast() for sums, _ in embeddings_of_shuffles(model, topics, seed=seed)]
+    shuffles = [sums.contrast() for sums in embeddings_of_shuffles(model, topics, seed=seed)]
     n_same = np.stack([found.n_same_topic for found in shuffles])
     same = np.nan_to_num(np.stack([found.same_topic for found in shuffles])) * n_same
     limits = {
@@ -260,34 +262,26 @@ TABLE5_CLAIMS = (
 
 
 def ratio_figure(result: RecipeResult) -> "dict[str, Figure]":
-    """The ratios of every model as points with intervals, the paper's hollow; the grey band is shuffled labels."""
-    from topic_probe.show.style import panels
+    """The ratios of every model as points with intervals, beside the paper's and what shuffled labels reach."""
+    import pandas as pd
 
-    rows = list(result.tables.get("table", ()))
-    if not any("attention" in row for row in rows):
+    from topic_probe.show.figures import forest, panels
+
+    table = pd.DataFrame(list(result.tables.get("table", ())))
+    if "attention" not in table:
         return {}
-    names = [f"{row['model']}, {row['threshold']:g}" for row in rows]
+    table["name"] = table["model"] + ", " + table["threshold"].astype(str)
+    parts = {
+        score: table.rename(columns={f"{score} {end}": end for end in ("low", "high", "shuffled", "paper")})
+        for score in SCORES
+    }
 
-    def draw(score: str) -> "Callable[[Any], None]":
-        def on(ax: Any) -> None:
-            for place, row in enumerate(rows):
-                if row.get(score) is not None:
-                    ax.plot([row[f"{score} low"], row[f"{score} high"]], [place, place], color="#30638e")
-                    ax.plot(row[score], place, "o", color="#30638e")
-                    ax.barh(
-                        place, row[f"{score} shuffled"] - 1, left=1, height=0.7, color="#cccccc", zorder=0
-                    )
-                if row[f"{score} paper"] is not None:
-                    ax.plot(row[f"{score} paper"], place, "o", color="#d1495b", fillstyle="none")
-            ax.axvline(1, color="black", linewidth=0.8)
-            ax.set_title(score)
-            ax.set_ylim(len(rows) - 0.5, -0.5)
+    def draw(rows: Any, *, ax: Any, title: str) -> Any:
+        beside = {"shuffled labels (97.5 %)": "shuffled", "the paper's": "paper"}
+        return forest(rows, title, middle=1.0, beside=beside, ax=ax, title=title, label="ratio")
 
-        return on
-
-    figure = panels([draw(score) for score in SCORES], size=(3.4, 0.5 + 0.28 * len(rows)), sharey=True)
-    figure.axes[0].set_yticks(range(len(rows)), names)
-    return {"Same topic ÷ different topics: ours filled, the paper's hollow, shuffled labels grey": figure}
+    figure = panels(parts, draw, size=(4.2, 1.0 + 0.28 * len(table)), sharey=True)
+    return {"Same topic ÷ different topics": figure}
 
 
 RECIPE_TABLE1 = Recipe(
@@ -342,7 +336,7 @@ def measure_figure3(run: Run, *, models: Any = None, words: Mapping[str, Sequenc
     missing: dict[str, str] = {}
     tables: list[dict[str, Any]] = []
     for label, model in opened(models, ("bert",), missing):
-        topics, ids, names = _listed_words(label, model, words)
+        topics, listed = _listed_words(label, model, words)
         if topics is None:
             missing[label] = "its tokenizer has too few of the words as one piece each"
             continue
@@ -352,7 +346,7 @@ def measure_figure3(run: Run, *, models: Any = None, words: Mapping[str, Sequenc
             shuffles = np.array(
                 [
                     float(sums.contrast()[0].difference)
-                    for sums, _ in embeddings_of_shuffles(one, topics, seed=run.seed)
+                    for sums in embeddings_of_shuffles(one, topics, seed=run.seed)
                 ]
             )
             limit = {"within − between shuffled": float(np.quantile(shuffles, 0.975))}
@@ -360,54 +354,49 @@ def measure_figure3(run: Run, *, models: Any = None, words: Mapping[str, Sequenc
             if not control:
                 shuffled = {**about, "control": SHUFFLED, "within − between": float(shuffles.mean())}
                 numbers.append(shuffled)
-                table = capture.word_embeddings(model)[ids].double()
+                table = word_embeddings(model)[[index for *_, index in listed]].double()
                 table = table / table.norm(dim=1, keepdim=True)
                 arrays[f"{label} · cosines"] = (table @ table.T).numpy().astype(np.float32)
-                tables += [{"model": label, "place": place, "word": name} for place, name in enumerate(names)]
+                tables += [{"model": label, "list": name, "word": word} for name, word, _ in listed]
     return Measured(numbers, arrays, {"words": tables} if tables else {}, missing)
 
 
 def _listed_words(
     label: str, model: Any, lists: Mapping[str, Sequence[str]]
-) -> tuple[Topics | None, list[int], list[str]]:
-    """The lists as topics, and ids and words in their order; None where fewer than two lists are left."""
+) -> tuple[Topics | None, list[tuple[str, str, int]]]:
+    """The lists as topics, and their words that are one token; None where fewer than two lists are left."""
     tokenizer = tokenizer_of(label, model)
-    every = dict.fromkeys(word for words in lists.values() for word in words)
-    pieces = look_up(every, tokenizer, case_variants=False)
-    # Of two pieces the last is the one behind a space, as the word stands in running text.
-    ids = {word: what.sequences[-1][0] for word, what in pieces.items() if what.outcome == ONE_PIECE}
-    kept = {name: [ids[word] for word in words if word in ids] for name, words in lists.items()}
-    kept = {name: values for name, values in kept.items() if values}
+    pieces = look_up([word for words in lists.values() for word in words], tokenizer, case_variants=False)
+    listed: list[tuple[str, str, int]] = [
+        # Of two pieces the last is the one behind a space, as the word stands in running text.
+        (name, word, pieces[word].sequences[-1][0])
+        for name, words in lists.items()
+        for word in words
+        if pieces[word].outcome == ONE_PIECE
+    ]
+    kept: dict[str, list[int]] = {}
+    for name, _, index in listed:
+        kept.setdefault(name, []).append(index)
     if len(kept) < 2 or max(map(len, kept.values())) < 2:
-        return None, [], []
-    size = capture.facts(model).vocabulary_size
-    topics = Topics.from_token_ids(kept, vocabulary_size=size, tokenizer=tokenizer)
-    return topics, list(ids.values()), list(ids)
+        return None, []
+    size = facts_of(model).vocabulary_size
+    return Topics.from_token_ids(kept, vocabulary_size=size, tokenizer=tokenizer), listed
 
 
 def cosine_figure(result: RecipeResult) -> "dict[str, Figure]":
     """The cosines of all words with each other."""
-    from topic_probe.show.style import diverging, panels
+    from topic_probe.show.figures import matrix_map, panels
 
-    names = {
-        model: [row["word"] for row in result.tables["words"] if row["model"] == model]
-        for model in dict.fromkeys(row["model"] for row in result.tables.get("words", ()))
-    }
+    lists: dict[str, list[Any]] = {}
+    for row in result.tables.get("words", ()):
+        lists.setdefault(row["model"], []).append(row)
 
-    def draw(model: str) -> "Callable[[Any], None]":
-        def on(ax: Any) -> None:
-            ax.imshow(result.array(f"{model} · cosines"), cmap=diverging(), vmin=-1, vmax=1)
-            ax.set_xticks(range(len(names[model])), names[model], rotation=90)
-            ax.set_yticks(range(len(names[model])), names[model])
-            ax.set_title(model)
+    def draw(rows: Any, *, ax: Any, title: str) -> Any:
+        topics, words = ([row[name] for row in rows] for name in ("list", "word"))
+        matrix = result.array(f"{title} · cosines")
+        return matrix_map(matrix, topics, words=words, ax=ax, title=title, label="cosine")
 
-        return on
-
-    return (
-        {"Cosines of word embeddings": panels([draw(model) for model in names], size=(4.0, 3.8))}
-        if names
-        else {}
-    )
+    return {"Cosines of word embeddings": panels(lists, draw, size=(5.6, 4.6))} if lists else {}
 
 
 RECIPE_FIGURE3 = Recipe(
@@ -519,7 +508,7 @@ def _most_frequent_pairs(one: Prepared, topics: Topics, run: Run) -> dict[str, f
     top = torch.zeros(len(words), len(words), dtype=torch.bool)
     rows, columns = torch.searchsorted(words, first), torch.searchsorted(words, second)
     top[rows, columns] = top[columns, rows] = True
-    table = capture.word_embeddings(one.model)[words].double()
+    table = word_embeddings(one.model)[words].double()
     table = table / table.norm(dim=1, keepdim=True)
     cosines = table @ table.T
     means = {"same": float(cosines[same].mean()), "frequent": float(cosines[top].mean())}
@@ -538,16 +527,13 @@ def _most_frequent_pairs(one: Prepared, topics: Topics, run: Run) -> dict[str, f
 
 def _mean_attention(one: Prepared, words: Any, pairs: Any, run: Run) -> float:
     """Mean attention, relative to uniform, over these pairs of words."""
-    sums = attention_by_class(
-        one.model,
-        Topics.from_token_ids({"words": words}, vocabulary_size=one.fits[run.seed].vocabulary_size),
-        torch.where(pairs, 1, -1).int(),
-        one.documents,
-        max_length=one.settings.length,
-        progress=run.progress,
-    )
-    _, totals, counts, _ = sums.by_source.rows()
-    return float(divide(totals[..., 1].sum(), counts[..., 1].sum()))
+    view = host_of(one.model)
+    topics = Topics.from_token_ids({"words": words}, vocabulary_size=one.fits[run.seed].vocabulary_size)
+    sums = ClassSums(topics, torch.where(pairs, 1, 0), sum(view.n_heads))
+    reading = Reading(max_length=one.settings.length).of(view.facts)
+    ask(view, [sums], one.documents, reading=reading, run=DocumentRun(progress=run.progress))
+    _, total, _, _, n, *_ = sums.sums["by_head"].sum((0, 1))
+    return float(divide(total, n))
 
 
 def _matched(one: Prepared, topics: Topics, run: Run) -> Iterator[tuple[str, dict[str, float]]]:

@@ -550,109 +550,92 @@ def matrices(result: RecipeResult, regime: str, what: str, *, chosen: str = "") 
 
     With cross-entropy the mean of every column of W_V means nothing (Remark 1) and is taken off.
     """
-    from topic_probe.show.style import diverging, panels
+    from topic_probe.show.figures import matrix_map, panels
 
-    trainings = dict.fromkeys(row["training"] for row in result.numbers if row["control"] == "")
-    kept = {name: array_name(name, "", result.provenance["seed"], "matrix") for name in trainings}
-    names = [
-        name
-        for name in trainings
-        if name.startswith(f"{regime},") and chosen in name and kept[name] in result.arrays
-    ]
-
-    def draw(name: str) -> "Callable[[Any], None]":
-        def on(ax: Any) -> None:
-            matrix = result.array(kept[name])[1:, 1:].astype(np.float64)
+    parts: dict[str, Any] = {}
+    for name in dict.fromkeys(row["training"] for row in result.numbers if row["control"] == ""):
+        kept = array_name(name, "", result.provenance["seed"], "matrix")
+        if name.startswith(f"{regime},") and chosen in name and kept in result.arrays:
+            matrix = result.array(kept)[1:, 1:].astype(np.float64)
             if "cross-entropy" in name and regime != "full":
                 matrix = matrix - matrix.mean(axis=0)
-            beside = ~np.eye(len(matrix), dtype=bool)
-            limit = float(np.percentile(np.abs(matrix[beside]), 99.5)) or 1.0
-            ax.imshow(matrix, cmap=diverging(), vmin=-limit, vmax=limit, interpolation="nearest")
-            ax.set_title(textwrap.fill(name.removeprefix(f"{regime}, "), 26), fontsize=10)
-            ax.set_xticks([]), ax.set_yticks([])
-
-        return on
-
-    if not names:
-        return {}
-    return {what: panels([draw(name) for name in names], columns=4, size=(2.6, 2.8))}
+            parts[textwrap.fill(name.removeprefix(f"{regime}, "), 26)] = matrix
+    return {what: panels(parts, matrix_map, size=(2.6, 2.8))} if parts else {}
 
 
 def attention_bars(result: RecipeResult) -> "dict[str, Figure]":
     """Mean attention to the same word, to other words of the topic, to other topics; an interval over seeds."""
-    from topic_probe.show.style import axes_for
+    import pandas as pd
+
+    from topic_probe.show.figures import ratio_bars
 
     relations = {
-        "attention to same word": ("the word itself", "#8c8c8c"),
-        "attention to same topic": ("other words of its topic", "#d1495b"),
-        "attention to different topic": ("words of other topics", "#30638e"),
+        "attention to same word": "the word itself",
+        "attention to same topic": "other words of its topic",
+        "attention to different topic": "words of other topics",
     }
     frame = result.numbers_table()
     frame = frame[(frame["control"] == "") & (frame["regime"] == "attention")]
-    names = list(frame["training"].unique())
-    ax = axes_for(None, size=(8.0, 3.4))
-    for place, (column, (label, colour)) in enumerate(relations.items()):
-        found = [over_seeds(frame[frame["training"] == name][column].to_numpy()) for name in names]
-        at = np.arange(len(names)) + 0.26 * (place - 1)
-        ends = np.array([[mean - low, high - mean] for mean, low, high in found]).T
-        ax.bar(
-            at, [mean for mean, _, _ in found], 0.24, yerr=ends, color=colour, label=label, ecolor="#444444"
-        )
-    ax.axhline(1, color="black", linewidth=0.8)
-    ax.set_xticks(range(len(names)), [name.removeprefix("attention, ") for name in names])
-    ax.set_ylabel("attention (uniform = 1)")
-    ax.legend(frameon=False, fontsize=9)
+    rows = [
+        (str(name).removeprefix("attention, "), label, *over_seeds(part[column].to_numpy()))
+        for name, part in frame.groupby("training", sort=False)
+        for column, label in relations.items()
+    ]
+    table = pd.DataFrame(rows, columns=["name", "to", "attention", "low", "high"])
+    ax = ratio_bars(table, "attention", by="to", label="attention (uniform = 1)")
     return {"Attention of a word, uniform attention being 1": ax.figure}  # type: ignore[dict-item]
 
 
 def theorem_figures(result: RecipeResult) -> "dict[str, Figure]":
     """Where training arrives under Theorems 1 and 2, as matrices; and trained attention beside the best."""
-    from topic_probe.show.style import axes_for
+    import pandas as pd
 
-    found = {
+    from topic_probe.show.figures import forest
+
+    frame = result.numbers_table()
+    frame = frame[(frame["regime"] == "keys") & (frame["control"] == "")]
+    rows = [
+        (
+            str(name).rpartition(", ")[2],
+            *over_seeds(part["weighted mean"].to_numpy()),
+            part["best weighted mean"].iloc[0],
+        )
+        for name, part in frame.groupby("training", sort=False)
+    ]
+    table = pd.DataFrame(rows, columns=["name", "trained", "low", "high", "best"])
+    best = {"best, by theory": "best"}
+    ax = forest(table, "trained", middle=1.0, beside=best, label="attention to the topic (others = 1)")
+    return {
         **matrices(
             result, "embedding", "Theorem 1: W_EᵀW_E trained alone, from a larger and a smaller beginning"
         ),
         **matrices(result, "value", "Theorem 2: W_V with L2 regularisation"),
+        "Theorem 3: trained attention and the best": ax.figure,  # type: ignore[dict-item]
     }
-    frame = result.numbers_table()
-    frame = frame[(frame["regime"] == "keys") & (frame["control"] == "")]
-    ax = axes_for(None, size=(5.0, 3.2))
-    names = list(frame["training"].unique())
-    means = [over_seeds(frame[frame["training"] == name]["weighted mean"].to_numpy()) for name in names]
-    best = [float(frame[frame["training"] == name]["best weighted mean"].iloc[0]) for name in names]
-    ends = np.array([[mean - low, high - mean] for mean, low, high in means]).T
-    ax.errorbar(
-        range(len(names)), [mean for mean, _, _ in means], ends, fmt="o", color="#d1495b", label="trained"
-    )
-    ax.plot(range(len(names)), best, "_", color="black", markersize=28, label="best, by theory")
-    ax.set_xticks(range(len(names)), [name.rpartition(", ")[2] for name in names])
-    ax.set_ylabel("attention to the topic (others = 1)")
-    ax.set_xlim(-0.5, len(names) - 0.5)
-    ax.legend(frameon=False)
-    found["Theorem 3: trained attention and the best"] = ax.figure  # type: ignore[assignment]
-    return found
 
 
 def robustness_figure(result: RecipeResult) -> "dict[str, Figure]":
-    """The share of words with a block and attention to the topic, along every axis."""
-    from topic_probe.show.style import panels
+    """The share of words with a block, along every axis."""
+    from topic_probe.show.figures import curves, panels
 
     frame = result.numbers_table()
+    frame["training of"] = frame["regime"] + ", " + frame["loss"].map(NAMES)
+    parts = {}
+    for axis in AXES:
+        points = frame[frame["training"].str.contains(f", {axis} = ", regex=False)]
+        if len(points):
+            places = points["training"].str.rpartition(" = ")[2].astype(float)
+            by_place = points.assign(**{axis: places}).groupby(["training of", axis], as_index=False)
+            parts[axis] = by_place["own topic first"].mean()
 
-    def draw(axis: str) -> "Callable[[Any], None]":
-        def on(ax: Any) -> None:
-            points = frame[frame["training"].str.contains(f", {axis} = ", regex=False)].copy()
-            points["place"] = [float(name.rpartition(" = ")[2]) for name in points["training"]]
-            for (regime, loss), rows in points.groupby(["regime", "loss"]):
-                mean = rows.groupby("place")["own topic first"].mean()
-                ax.plot(mean.index, mean.to_numpy(), "o-", label=f"{regime}, {NAMES[str(loss)]}")
-            ax.set_ylim(-0.03, 1.05)
-            ax.set_xlabel(axis)
+    def draw(points: Any, *, ax: Any, title: str) -> Any:
+        return curves(
+            points, title, "own topic first", by="training of", ax=ax, label="share of words with a block"
+        )
 
-        return on
-
-    figure = panels([draw(axis) for axis in AXES], columns=4, size=(2.8, 2.6))
-    figure.axes[0].set_ylabel("share of words\nwith a block")
-    next(ax for ax in figure.axes if ax.lines).legend(frameon=False, fontsize=8)
+    figure = panels(parts, draw, size=(2.8, 2.6))
+    for ax in figure.axes[: len(parts)]:
+        ax.set_ylim(-0.03, 1.05)
+    for ax in figure.axes[1 : len(parts)]:
+        ax.set_ylabel("")
     return {"Blocks in W_V, one thing changed at a time": figure}

@@ -11,19 +11,18 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from topic_probe.contrast import PairSums
+from topic_probe.estimate import divide
 from topic_probe.paper.claims import Claim, wanted_controls
 from topic_probe.paper.recipe import Measured, Run, array_name
 from topic_probe.topics import Topics
 from topic_probe.toy.agreement import measure_agreement
-from topic_probe.toy.masking import Loss
 from topic_probe.toy.model import ToyConfig, build_toy, toy_tensors
 from topic_probe.toy.theory import optimal_value
 from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.word_attention import word_attention
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Loss, World
 from topic_probe.train.history import History, OptimizerName, TrainConfig
 from topic_probe.train.toy import Measure, train_toys
-from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -267,8 +266,6 @@ def cases(
             configs = [replace(trained.train, seed=seed) for seed in run.seeds]
             histories = train_toys(models, configs, measure=watch, folder=run.folder, progress=run.progress)
             for seed, history, model in zip(run.seeds, histories, models, strict=True):
-                if history.stopped.startswith("interrupted"):
-                    raise KeyboardInterrupt(f"{row.name}, seed {seed}: {history.stopped}")
                 yield Case(row, name, seed, not name and seed == run.seed, history, model)
 
 

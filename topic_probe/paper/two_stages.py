@@ -8,7 +8,7 @@ Whether attention may see masked positions decides what the second stage is. The
 public code hides them while training. Hidden (``attend="unmasked"``), words come to attend to their topic.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -300,70 +300,69 @@ RECIPE_FIGURE4 = Recipe(
 
 def stage_figures(result: RecipeResult) -> "dict[str, Figure]":
     """Norms against steps with a curve for every seed, of the settings and of their control; attention beside."""
-    from topic_probe.show.style import panels
+    import pandas as pd
+
+    from topic_probe.show.figures import curves, panels
 
     sgd, adam = (row.name for row in FIGURE4[:2])
-    columns = {
-        "squared, Adam, the paper's steps\n(masked positions hidden)": (adam, ""),
-        "squared, SGD": (sgd, ""),
-        f"control: SGD, {LARGE_QUERY}": (sgd, LARGE_QUERY),
+    parts = {
+        "squared, Adam, the paper's steps\n(masked positions hidden)": _norms(result, adam, ""),
+        "squared, SGD": _norms(result, sgd, ""),
+        f"control: SGD, {LARGE_QUERY}": _norms(result, sgd, LARGE_QUERY),
     }
-    draw = [_norms(result, name, control, title) for title, (name, control) in columns.items()]
+    turned = [
+        _kept(result, adam, control, "attention", steps="attention steps").assign(documents=label)
+        for control, label in (("", "as they are"), ("no topics", "without topics"))
+    ]
+    attention = curves(
+        pd.concat(turned),
+        "step",
+        "value",
+        by="documents",
+        runs="seed",
+        middle=1.0,
+        label="its topic ÷ other topics",
+    )
     return {
         "Norms ÷ their largest: W_V first, then W_K and W_Q; not where W_Q begins large": panels(
-            draw, size=(3.2, 3.0)
+            parts, _norm_curves, size=(3.4, 3.0)
         ),
-        "Attention to words of the topic ÷ to other topics, squared loss and Adam": panels(
-            [_attention_panel(result, adam)], size=(5.0, 3.0)
-        ),
+        "Attention to words of the topic ÷ to other topics, squared loss and Adam": attention.figure,  # type: ignore[dict-item]
     }
 
 
-def _of_case(result: RecipeResult, name: str, control: str, what: str) -> "list[np.ndarray]":
-    """What was kept of every seed of a training."""
+def _kept(
+    result: RecipeResult, name: str, control: str, what: str, *, steps: str = "steps"
+) -> "pd.DataFrame":
+    """A curve of a training as a table, with a row for every seed and step."""
+    import pandas as pd
+
     beginning = " · ".join(part for part in (name, control) if part)
-    return [
-        array
-        for key, array in result.arrays.items()
-        if key.rpartition(" · ")[2] == what and key.rpartition(" · ")[0].rpartition(" · ")[0] == beginning
-    ]
+    tables = []
+    for key, values in result.arrays.items():
+        (of, _, seed), own = key.rpartition(" · ")[0].rpartition(" · "), key.rpartition(" · ")[2]
+        if (of, own) == (beginning, what):
+            at = result.array(f"{of} · {seed} · {steps}")
+            tables.append(pd.DataFrame({"step": at, "value": values, "seed": seed}))
+    return pd.concat(tables) if tables else pd.DataFrame({"step": [], "value": [], "seed": []})
 
 
-def _norms(
-    result: RecipeResult, name: str, control: str, title: str, layer: str = ""
-) -> "Callable[[Any], None]":
-    """Draws the norms of a training ÷ their largest, a curve for every seed."""
-    colours = {"W_V": "#2a9d5b", "W_K": "#30638e", "W_Q": "#e08a1e"}
+def _norms(result: RecipeResult, name: str, control: str, layer: str = "") -> "pd.DataFrame":
+    """The norms of a training ÷ their largest, of every seed."""
+    import pandas as pd
 
-    def draw(ax: Any) -> None:
-        steps = _of_case(result, name, control, "steps")
-        for tensor, colour in colours.items():
-            curves = _of_case(result, name, control, f"{tensor}{layer}")
-            for place, (at, curve) in enumerate(zip(steps, curves, strict=True)):
-                label = tensor if place == 0 else None
-                ax.plot(at, curve / curve.max(), color=colour, linewidth=1.2, label=label)
-        ax.set_title(title, fontsize=10)
-        ax.set_xlabel("step")
-        ax.set_ylim(-0.03, 1.06)
-        ax.legend(frameon=False, fontsize=9)
-
-    return draw
+    tables = []
+    for tensor in ("W_V", "W_K", "W_Q"):
+        table = _kept(result, name, control, f"{tensor}{layer}")
+        table["norm ÷ largest"] = table["value"] / table.groupby("seed")["value"].transform("max")
+        tables.append(table.assign(tensor=tensor))
+    return pd.concat(tables)
 
 
-def _attention_panel(result: RecipeResult, name: str) -> "Callable[[Any], None]":
-    lines = {"": ("as it is", "#d1495b", "o-"), "no topics": ("documents without topics", "#8c8c8c", "s--")}
+def _norm_curves(table: "pd.DataFrame", **on: Any) -> Any:
+    from topic_probe.show.figures import curves
 
-    def draw(ax: Any) -> None:
-        for control, (label, colour, mark) in lines.items():
-            steps = _of_case(result, name, control, "attention steps")
-            curves = _of_case(result, name, control, "attention")
-            for place, (at, curve) in enumerate(zip(steps, curves, strict=True)):
-                ax.plot(at, curve, mark, color=colour, markersize=4, label=label if place == 0 else None)
-        ax.axhline(1, color="black", linewidth=0.8)
-        ax.set_xlabel("step")
-        ax.legend(frameon=False, fontsize=9)
-
-    return draw
+    return curves(table, "step", "norm ÷ largest", by="tensor", runs="seed", **on)
 
 
 # --- Figure 5: a BERT on real text ----------------------------------------------------------------
@@ -461,8 +460,6 @@ def measure_figure5(run: Run, *, corpus: Corpus | None = None, tokenizer: Any = 
         for control, config in beginnings.items():
             model, train = build_bert(config, seed=seed), replace(how.train, seed=seed)
             history = train_text(model, text, train, tokenizer=stream.tokenizer, progress=run.progress)
-            if history.stopped.startswith("interrupted"):
-                raise KeyboardInterrupt(f"figure5, seed {seed}: {history.stopped}")
             about = {"training": "BERT", "control": control, "seed": seed}
             numbers.append({**about, **_worst_layer(history)})
             curves = _layer_curves(history)
@@ -499,23 +496,16 @@ def _layer_curves(history: History) -> dict[str, np.ndarray]:
 
 def bert_figure(result: RecipeResult) -> "dict[str, Figure]":
     """Norms ÷ their largest against steps, a column for every layer, a row for each beginning."""
-    from topic_probe.show.style import panels
+    from topic_probe.show.figures import panels
 
-    steps = [key for key in result.arrays if key.endswith(" · steps")]
     n_layers = len({key.rpartition(".")[2] for key in result.arrays if "W_V." in key})
-
-    if not steps:
-        return {}
-    draw = [
-        _norms(result, "BERT", control, f"layer {layer}" + (f", {control}" if control else ""), f".{layer}")
+    parts = {
+        f"layer {layer}" + (f", {control}" if control else ""): _norms(result, "BERT", control, f".{layer}")
         for control in ("", USUAL)
         for layer in range(n_layers)
-    ]
-    return {
-        "Norms ÷ their largest in a BERT trained on text, from near zero and from its usual beginning": panels(
-            draw, columns=n_layers, size=(2.4, 2.2)
-        )
     }
+    what = "Norms ÷ their largest in a BERT trained on text, from near zero and from its usual beginning"
+    return {what: panels(parts, _norm_curves, columns=n_layers, size=(2.6, 2.4))} if parts else {}
 
 
 RECIPE_FIGURE5 = Recipe(

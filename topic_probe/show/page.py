@@ -89,8 +89,8 @@ def readable_text(text: Any) -> Any:
     return _HALF_CHARACTERS.sub("\ufffd", text).translate(_CONTROLS)
 
 
-def number(value: Any) -> str:
-    """A number for people: four digits, whole ones with commas, a dash where it is undefined."""
+def number(value: Any, digits: int = 4) -> str:
+    """A number for people: in so many digits, whole ones with commas, a dash where it is undefined."""
     if value is None:
         return "–"
     if isinstance(value, int | np.integer):
@@ -102,4 +102,4 @@ def number(value: Any) -> str:
         return "∞" if value > 0 else "−∞"
     if value.is_integer() and 1e4 <= abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:.4g}".replace("-", "−")
+    return f"{value:.{digits}g}".replace("-", "−")

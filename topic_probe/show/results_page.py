@@ -3,7 +3,7 @@
 import base64
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,9 @@ from topic_probe.report import Report, load_report, version_of
 from topic_probe.show.page import Page, make_page, number
 from topic_probe.show.style import svg_of
 
-PAPER = "https://arxiv.org/abs/2303.04245"
 MAX_ROWS = 60
 # What reading a file that is broken, or of somebody else, can end in.
 _BROKEN = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A saved report as the page shows it: its pictures by what they show, its table, and what is folded under it."""
-
-    name: str
-    report: Any
-    pictures: Mapping[str, str] = field(default_factory=dict)
-    table: str = ""
-    notes: tuple[str, ...] = ()
 
 
 @checked
@@ -60,34 +48,27 @@ def report_page(directory: str | os.PathLike[str], *, title: str | None = None) 
             f"{str(root)!r} holds nothing that topic_probe has saved: save a report with report.save(folder) and name "
             "that folder or one above it" + (f" ({named})" if named else "")
         )
-    recipes = [piece for piece in pieces if isinstance(piece.report, RecipeResult)]
-    recipes.sort(key=lambda piece: list(RECIPES).index(piece.report.recipe))
+    recipes = [piece for piece in pieces if isinstance(piece["report"], RecipeResult)]
+    recipes.sort(key=lambda piece: list(RECIPES).index(piece["report"].recipe))
+    by_itself = (
+        "How Do Transformers Learn Topic Structure" if recipes else f"Results in {root.resolve().name}"
+    )
+    claims = [claim for piece in recipes for claim in piece["report"].claims]
     return make_page(
         "report.html",
-        title
-        or (
-            "How Do Transformers Learn Topic Structure"
-            if recipes
-            else f"Results in {root.resolve().name or root}"
-        ),
+        title or by_itself,
         recipes=recipes,
         others=[piece for piece in pieces if piece not in recipes],
-        paper=PAPER,
         problems=problems,
         own_version=version_of("topic-probe") or "unknown",
-        measured=with_interval,
-        rows=rows,
+        measured=_with_interval,
+        rows=lambda report: _html([row for claim in report.claims for row in claim_rows(claim)]),
         failing=failing,
-        unexpected=[
-            claim
-            for piece in recipes
-            for claim in piece.report.claims
-            if claim["verdict"] not in ("holds", "not checked")
-        ],
+        unexpected=[claim for claim in claims if claim["verdict"] not in ("holds", "not checked")],
     )
 
 
-def _pieces(root: Path, problems: dict[str, str]) -> Iterator[Piece]:
+def _pieces(root: Path, problems: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Every saved report in a folder, those in front whose names come first; links are not followed."""
     for place, folders, files in os.walk(root, followlinks=False):
         folders.sort()
@@ -95,58 +76,48 @@ def _pieces(root: Path, problems: dict[str, str]) -> Iterator[Piece]:
         name = folder.relative_to(root).as_posix() if folder != root else root.resolve().name
         files = [file for file in files if not (folder / file).is_symlink()]
         try:
-            if storage.MANIFEST in files or any(map(PART.fullmatch, files)):
+            if storage.FILE in files or any(map(PART.fullmatch, files)):
                 yield _piece(name, load_report(folder))
         except _BROKEN as error:  # one file must not cost the page
-            problems[name] = _first_line(error).replace(f"{folder}{os.sep}", "").replace(str(folder), name)
+            why = str(error).strip().split("\n")[0] or type(error).__name__
+            problems[name] = why.replace(f"{folder}{os.sep}", "").replace(str(folder), name)
 
 
-def _first_line(error: Exception) -> str:
-    """What an error says, in a line."""
-    return str(error).strip().split("\n")[0] or type(error).__name__
-
-
-def _piece(name: str, report: Report) -> Piece:
+def _piece(name: str, report: Report) -> dict[str, Any]:
+    """A report as the page shows it: pictures by what they show, tables, and notes."""
+    shown: dict[str, Any] = {"name": name, "report": report}
     if isinstance(report, RecipeResult):
-        pictures = {what: _address(figure) for what, figure in report.figures().items()}
-        tables = "".join(_html(report.table(table)) for table in report.tables)
-        return Piece(name, report, pictures, tables, tuple(report.missing.values()))
-    notes = tuple(report._notes())
-    pictures = {}
-    if report.figure is not None:
-        try:
-            pictures = {type(report).__name__: _address(report.plot().figure)}
-        except Exception as error:  # a table without its figure is better than no page
-            notes = (f"No figure: {_first_line(error)}", *notes)
-    return Piece(name, report, pictures, _html(report.to_dataframe()), notes)
+        figures, tables = report.figures(), list(map(_html, report.tables.values()))
+        shown["notes"] = list(report.missing.values())
+    else:
+        figures, tables = {}, [_html(report.to_dataframe())]
+        shown["notes"] = report._notes()
+        with suppress(*_BROKEN):  # some have no figure, and a table without one is better than no page
+            figures[f"{name}, {report.kind}"] = report.plot().figure  # type: ignore[assignment]
+    pictures = {what: _image(figure) for what, figure in figures.items()}
+    return shown | {"pictures": pictures, "tables": "".join(tables)}
 
 
-def _address(figure: Any) -> str:
+def _image(figure: Any) -> str:
     """A figure as an address: as an image, so that no script in it runs."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg_of(figure)).decode()}"
 
 
-def _html(frame: Any) -> str:
+def _html(rows: Any) -> str:
     """A table; pandas escapes what is in it."""
-    shown = frame.head(MAX_ROWS).to_html(index=False, float_format=number, na_rep="–", border=0)
+    import pandas as pd
+
+    frame = pd.DataFrame(rows)
+    shown = frame.head(MAX_ROWS).to_html(
+        index=False, float_format=lambda value: number(value, 3), na_rep="–", border=0
+    )
     more = len(frame) - MAX_ROWS
     return str(shown) + (f"<p class=quiet>and {more:,} more rows</p>" if more > 0 else "")
 
 
-def with_interval(claim: Mapping[str, Any]) -> str:
+def _with_interval(claim: Mapping[str, Any]) -> str:
     """The first number of a claim over its trainings, with the interval where it is about one."""
     text, first = measured(claim), claim["panels"][0]["numbers"][0]
     if len(claim["panels"]) == 1 and first["low"] != first["high"]:
         text += f" [{number(first['low'])}, {number(first['high'])}]"
     return text
-
-
-def rows(report: RecipeResult) -> str:
-    """Every training of every claim, for who wants to look it up."""
-    import pandas as pd
-
-    return _html(
-        pd.DataFrame([row for claim in report.claims for row in claim_rows(claim)]).drop(
-            columns="says", errors="ignore"
-        )
-    )

@@ -48,9 +48,10 @@ class TokenBatch:
     def halves(self) -> tuple["TokenBatch", "TokenBatch"]:
         """The batch in two, for when the whole does not fit into memory."""
         middle = len(self) // 2
-        return self._rows(slice(0, middle)), self._rows(slice(middle, len(self)))
+        return self.rows(slice(0, middle)), self.rows(slice(middle, len(self)))
 
-    def _rows(self, rows: slice) -> "TokenBatch":
+    def rows(self, rows: slice | Int64[Tensor, " some"]) -> "TokenBatch":
+        """Some of the documents, as wide as the longest of them."""
         width = int(self.mask[rows].sum(1).max())
         return TokenBatch(
             *(part[rows, :width] if part.ndim == 2 else part[rows] for part in vars(self).values())

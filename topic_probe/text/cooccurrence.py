@@ -1,21 +1,22 @@
 """Which words occur in the same documents, and how much oftener than by chance: counted in one pass over a stream.
 
-The table of counts is dense, four bytes a pair, and does not grow with the documents: ten thousand words are 400 MB.
+The table of counts is dense, four bytes a pair: ten thousand words are 400 MB. While documents are read, eight bytes of
+each word that is counted stay in memory; parts of a large corpus are counted one by one, and add up.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
-from topic_probe.notices import progress_bar
-from topic_probe.options import checked
+from topic_probe.options import checked, progress_bar
 from topic_probe.report import Report
 from topic_probe.text.documents import Counts, Long, cut_documents, read_documents
+from topic_probe.text.lda import NOT_ASKED, read_bags
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.topics.lookup import readable
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from scipy.sparse import csr_array
 
-# So many words of documents are held before what meets in them is added up.
-_WORDS_AT_ONCE = 2**18
-_PAIRS_AT_ONCE = 2**22
+_DOCUMENTS_AT_ONCE = 2000
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -42,7 +41,6 @@ class Cooccurrence(Report, kind="co-occurrence"):
         texts: Readable form of every word; empty where neither topics nor documents knew any.
     """
 
-    figure: ClassVar[None] = None
     words: Int64[Tensor, " word"]
     counts: Int32[Tensor, "word word"]
     n_documents: int
@@ -87,62 +85,52 @@ class Cooccurrence(Report, kind="co-occurrence"):
         never meet are not among them, so there may be fewer. ``forms`` has a number for every word; words with the same
         one are forms of one word, and no pair.
         """
-        table, lowest = self.counts.numpy(), 1
-        kept = np.zeros((3, 0), dtype=np.int64)
-        step = max(1, _PAIRS_AT_ONCE // len(self))
-        for start in range(0, len(self), step):
-            block = np.triu(table[start : start + step], start + 1)
-            if forms is not None:
-                block[(forms[start : start + step, None] == forms).numpy()] = 0
-            first, second = np.nonzero(block >= lowest)
-            found = np.stack([first + start, second, block[first, second].astype(np.int64)])
-            kept = np.concatenate([kept, found], axis=1)
-            kept = kept[:, np.lexsort((kept[1], kept[0], -kept[2]))[:n]]
-            if kept.shape[1] == n:
-                lowest = int(kept[2, -1])
-        first_row, second_row, counts = torch.from_numpy(kept)
-        return self.words[first_row], self.words[second_row], counts
+        table = np.triu(self.counts.numpy(), 1)
+        if forms is not None:
+            table[(forms[:, None] == forms).numpy()] = 0
+        # Of a large table all that may be among them, and not all pairs, are sorted.
+        enough = min(n, table.size)
+        lowest = max(1, int(np.partition(table, table.size - enough, axis=None)[table.size - enough]))
+        first, second = np.nonzero(table >= lowest)
+        counts = table[first, second].astype(np.int64)
+        order = np.argsort(-counts, kind="stable")[:n]
+        ids = self.words.numpy()
+        one, other, n_together = map(torch.from_numpy, (ids[first[order]], ids[second[order]], counts[order]))
+        return one, other, n_together
 
     def to_dataframe(self, n: int = 20) -> "pd.DataFrame":
         """The ``n`` most frequent pairs with their count, PMI and NPMI (0 by chance, 1 only together)."""
         import pandas as pd
 
         first, second, counts = self.most_frequent(n)
-        rows, columns = self.rows_of(first), self.rows_of(second)
+        rows, others = self.rows_of(first), self.rows_of(second)
         single = self.document_frequency.double()
-        pmi = torch.log(counts * self.n_documents / (single[rows] * single[columns]))
+        pmi = torch.log(counts * self.n_documents / (single[rows] * single[others]))
         # Words that are both in every document are only together.
         npmi = torch.where(counts == self.n_documents, 1.0, pmi / -torch.log(counts / self.n_documents))
-        return pd.DataFrame(
-            {
-                "first": self._named(rows),
-                "second": self._named(columns),
-                "documents": counts.tolist(),
-                "pmi": pmi.tolist(),
-                "npmi": npmi.tolist(),
-            }
-        )
-
-    def _named(self, rows: Int64[Tensor, " pair"]) -> list[Any]:
-        return [self.texts[row] for row in rows.tolist()] if self.texts else self.words[rows].tolist()
+        names = np.array(self.texts or self.words.tolist(), dtype=object)
+        columns = {
+            "first": names[rows],
+            "second": names[others],
+            "documents": counts,
+            "pmi": pmi,
+            "npmi": npmi,
+        }
+        return pd.DataFrame(columns)
 
     def __add__(self, other: "Cooccurrence") -> "Cooccurrence":
-        if self.vocabulary_size != other.vocabulary_size or not torch.equal(self.words, other.words):
-            raise ValueError(
-                f"only counts of the same words add up, these have {len(self)} and {len(other)} words: count all parts "
-                "of a corpus with the same list of words, no longer than max_words"
-            )
         options, read = ([part.provenance[name] for part in (self, other)] for name in ("options", "read"))
-        if options[0] != options[1]:
+        if not torch.equal(self.words, other.words) or options[0] != options[1]:
             raise ValueError(
-                f"only counts with the same options add up, these have {options[0]} and {options[1]}"
+                f"only counts of the same words with the same options add up, these have {len(self)} and {len(other)} "
+                f"words, {options[0]} and {options[1]}: count all parts of a corpus with the same list of words, no "
+                "longer than max_words"
             )
         return replace(
             self,
             counts=self.counts + other.counts,
             n_documents=self.n_documents + other.n_documents,
             provenance={"options": options[0], "read": (Counts.of(read[0]) + Counts.of(read[1])).summary()},
-            texts=self.texts or other.texts,
         )
 
     def _tables(self) -> "dict[str, pd.DataFrame]":
@@ -169,9 +157,9 @@ def count_cooccurrence(
     Args:
         documents: Token ids in any shape that `topic_probe.text.documents.read_documents` takes.
         words: The words of topics, or token ids, such as ``word_ids(tokenizer)`` gives.
-        vocabulary_size: Number of token ids; by default that of the topics, or the highest id and one.
-        max_words: Of more words, those in most documents are counted; what documents have stays in memory until it is
-            known which they are.
+        vocabulary_size: Number of token ids; by default that of the topics, or the highest id and one. Other ids are
+            refused where it is known.
+        max_words: Of more words, those in most documents are counted.
         max_length: Documents are cut at so many tokens; None: never.
         long: "cut" drops the rest of longer documents; "chunk" makes documents of it, so that words co-occur only
             within windows of ``max_length`` tokens.
@@ -182,30 +170,44 @@ def count_cooccurrence(
         >>> counts.counts.tolist()  # on the diagonal, documents with the word
         [[2, 2, 0], [2, 2, 0], [0, 0, 1]]
     """
-    ids, size = _words(words, vocabulary_size)
-    known = size if isinstance(words, Topics) else vocabulary_size
+    if isinstance(words, Topics):
+        vocabulary_size = vocabulary_size or words.vocabulary_size
+        wanted: Any = words.words[words.words < words.vocabulary_size]
+    else:
+        wanted = words
+    ids = np.unique(token_id_array(wanted, "words", below=vocabulary_size or 2**31 - 1))
+    if not len(ids):
+        raise ValueError("there is no word to count: pass topics, or at least one token id")
+    size = vocabulary_size or int(ids[-1]) + 1
     options = {"max_words": max_words, "max_length": max_length, "long": long, "words_asked_for": len(ids)}
+    reason = np.full(int(ids[-1]) + 2, NOT_ASKED)
+    reason[ids] = 0
     read = Counts()
-    pieces = cut_documents(read_documents(documents), known, max_length, long, read)
-    tables = _tables(progress_bar(pieces, unit=" documents", shown=progress), ids)
-    if len(ids) > max_words:
-        held = list(tables)
-        frequency = sum((table.sum(axis=0) for table in held), np.zeros(len(ids), dtype=np.int64))
-        order = np.argsort(-frequency, kind="stable")
-        chosen = np.sort(order[:max_words])
-        ids = ids[chosen]
-        tables = (table[:, chosen] for table in held)
-    counts = _count(tables, len(ids))
+    pieces = cut_documents(read_documents(documents), vocabulary_size, max_length, long, read)
+    bags = read_bags(progress_bar(pieces, unit=" documents", shown=progress), reason, read)
     if not read.documents:
         raise ValueError("no document is left to count in: there were none, or all were empty")
+    frequency = np.bincount(bags.indices, minlength=len(reason))[ids]
+    ids = np.sort(ids[np.argsort(-frequency, kind="stable")[:max_words]])
     return Cooccurrence(
         words=torch.from_numpy(ids),
-        counts=torch.from_numpy(counts),
+        counts=torch.from_numpy(_together(bags[:, ids])),
         n_documents=read.documents,
         vocabulary_size=size,
         provenance={"options": options, "read": read.summary()},
         texts=_texts(ids, words, documents),
     )
+
+
+def _together(bags: "csr_array") -> Int32[np.ndarray, "word word"]:
+    """Documents with both words of every pair."""
+    counts = np.zeros((bags.shape[1], bags.shape[1]), dtype=np.int32)
+    there = bags.astype(bool).astype(np.int32)
+    for start in range(0, there.shape[0], _DOCUMENTS_AT_ONCE):
+        block = there[start : start + _DOCUMENTS_AT_ONCE]
+        both = (block.T @ block).tocoo()
+        counts[both.row, both.col] += both.data
+    return counts
 
 
 def _texts(ids: Int64[np.ndarray, " word"], words: Any, documents: Any) -> tuple[str, ...]:
@@ -215,56 +217,3 @@ def _texts(ids: Int64[np.ndarray, " word"], words: Any, documents: Any) -> tuple
         return tuple(known[entry] for entry in ids.tolist())
     tokenizer = getattr(documents, "tokenizer", None)
     return () if tokenizer is None else tuple(readable(tokenizer, (entry,)) for entry in ids.tolist())
-
-
-def _words(words: Any, vocabulary_size: int | None) -> tuple[Int64[np.ndarray, " word"], int]:
-    """The ids to count, ascending, and the number of all ids."""
-    if isinstance(words, Topics):
-        ids = words.words[words.words < words.vocabulary_size].numpy()
-        vocabulary_size = vocabulary_size or words.vocabulary_size
-    else:
-        ids = np.unique(token_id_array(words, "words"))
-    if not len(ids):
-        raise ValueError("there is no word to count: pass topics, or at least one token id")
-    size = int(ids[-1]) + 1 if vocabulary_size is None else vocabulary_size
-    if ids[0] < 0 or ids[-1] >= size:
-        raise ValueError(f"token ids must be within 0..{size - 1}, got {ids[0]} to {ids[-1]}")
-    return ids, size
-
-
-def _tables(documents: Any, ids: Int64[np.ndarray, " word"]) -> Iterator["csr_array"]:
-    """Which documents have which of the words, some documents at a time: 1 in [document, word]."""
-    from scipy.sparse import csr_array
-
-    place = np.full(int(ids[-1]) + 2, -1)
-    place[ids] = np.arange(len(ids))
-
-    def table() -> "csr_array":
-        ends, columns = np.cumsum([0, *map(len, held)]), np.concatenate(held)
-        return csr_array((np.ones(len(columns), np.int32), columns, ends), shape=(len(held), len(ids)))
-
-    held: list[np.ndarray] = []
-    n_held = 0
-    for document in documents:
-        # Ids above all words share the last entry, which is no word.
-        known = place[np.minimum(document.ids.numpy(), len(place) - 1)]
-        if document.whole is not None:
-            known = np.where(document.whole.numpy(), known, -1)
-        if document.special is not None:
-            known = np.where(document.special.numpy(), -1, known)
-        held.append(np.unique(known[known >= 0]).astype(np.int32))
-        n_held += len(held[-1])
-        if n_held > _WORDS_AT_ONCE:
-            yield table()
-            held, n_held = [], 0
-    if held:
-        yield table()
-
-
-def _count(tables: Iterable["csr_array"], n_words: int) -> Int32[np.ndarray, "word word"]:
-    """Documents with both words of every pair."""
-    counts = np.zeros((n_words, n_words), dtype=np.int32)
-    for table in tables:
-        both = (table.T @ table).tocoo()
-        counts[both.row, both.col] += both.data
-    return counts

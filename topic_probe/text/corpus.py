@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from topic_probe.notices import progress_bar
-from topic_probe.options import check_whole, checked
+from topic_probe.options import check_whole, checked, progress_bar
 from topic_probe.remote import hub_errors
 from topic_probe.text.documents import Counts, Document, Long, hash_of
 from topic_probe.text.encoder import Encoder, is_unicode

@@ -57,7 +57,7 @@ class Document:
                 continue
             if not isinstance(part, Tensor) or part.dtype != dtype or part.shape != (len(self.ids),):
                 raise TypeError(
-                    f"{name} of a Document must be a row of {dtype} for its tokens, not {_described(part)}"
+                    f"{name} of a Document must be a row of {dtype} for its tokens, not {part!r:.100}"
                 )
         source = check_value("source of a Document", self.source, int | None)
         object.__setattr__(self, "source", source)
@@ -116,10 +116,6 @@ class Document:
                 words = piece.word_index.masked_fill(torch.isin(piece.word_index, parted), -1)
                 piece = replace(piece, word_index=words)
             yield piece
-
-
-def _described(part: Any) -> str:
-    return f"{part.dtype} of shape {tuple(part.shape)}" if hasattr(part, "dtype") else f"{part!r:.100}"
 
 
 def content_hash(content: bytes) -> int:
@@ -281,8 +277,8 @@ def cut(
 
 _NEEDED = (
     "documents are token ids, in three shapes: a Document, a row of ids, or a mapping with input_ids and "
-    "attention_mask; {}. Texts become documents by topic_probe.encode_texts(texts, tokenizer), a padded table with its "
-    "mask by {{'input_ids': ids, 'attention_mask': mask}}"
+    "attention_mask; got {!r:.100}. Texts become documents by topic_probe.encode_texts(texts, tokenizer), a padded "
+    "table with its mask by {{'input_ids': ids, 'attention_mask': mask}}"
 )
 
 
@@ -295,59 +291,46 @@ def read_documents(documents: Any, *, pad_id: int | None = None) -> Iterator[Doc
     if isinstance(documents, Document | Mapping):
         documents = [documents]
     if isinstance(documents, str | bytes) or not isinstance(documents, Iterable):
-        raise TypeError(_NEEDED.format(f"got {documents!r:.60}"))
+        raise TypeError(_NEEDED.format(documents))
     for number, item in enumerate(documents):
         if isinstance(item, Document):
             yield item
         elif isinstance(item, Mapping):
             yield from _of_mapping(item, number, pad_id)
         else:
-            yield Document(_row(item, number, pad_id))
+            ids = _row(item, number)
+            ends = (ids[:2], ids[-2:])
+            if pad_id is not None and len(ids) > 2 and any(bool((end == pad_id).all()) for end in ends):
+                raise ValueError(
+                    f"document {number} begins or ends with two of the padding id {pad_id} and came without a mask: "
+                    "pass a mapping with input_ids and attention_mask, or documents without padding"
+                )
+            yield Document(ids)
 
 
 def _of_mapping(item: Mapping[str, Any], number: int, pad_id: int | None) -> Iterator[Document]:
     """The documents of a mapping: one where input_ids is a row, several where it is a table or a list of rows."""
-    ids, mask = item.get("input_ids"), item.get("attention_mask")
-    if ids is None:
-        raise TypeError(_NEEDED.format(f"document {number} is a mapping of {sorted(map(str, item))}"))
+    if "input_ids" not in item:
+        raise TypeError(_NEEDED.format(dict(item)))
+    ids, mask = item["input_ids"], item.get("attention_mask")
     if len(ids) == 0 or np.ndim(ids[0]) == 0:
         ids, mask = [ids], None if mask is None else [mask]
-    if mask is not None and len(mask) != len(ids):
-        raise ValueError(
-            f"attention_mask of document {number} has {len(mask)} rows, input_ids has {len(ids)}"
-        )
-    for place, row in enumerate(ids, number):
-        if mask is None:
-            yield Document(_row(row, place, pad_id))
-        else:
-            tokens = _row(row, place, None)
-            yield Document(tokens[_real(mask[place - number], tokens, place)])
+    if mask is None:
+        yield from read_documents(ids, pad_id=pad_id)
+        return
+    for place, (row, flags) in enumerate(zip(ids, mask, strict=True), number):
+        tokens, real = _row(row, place), torch.as_tensor(flags, device="cpu")
+        if real.shape != tokens.shape or not bool(((real == 0) | (real == 1)).all()):
+            raise ValueError(
+                f"attention_mask of document {place} must hold 1 on its tokens and 0 on padding, for all "
+                f"{len(tokens)} ids"
+            )
+        yield Document(tokens[real.bool()])
 
 
-def _real(mask: Any, ids: Int64[Tensor, " position"], number: int) -> Bool[Tensor, " position"]:
-    """Which tokens of a document are no padding, which stands before or behind them."""
-    flags = torch.as_tensor(mask, device="cpu")
-    places = flags.nonzero()
-    apart = len(places) > 0 and int(places[-1] - places[0]) >= len(places)
-    if flags.shape != ids.shape or apart or not bool(((flags == 0) | (flags == 1)).all()):
-        raise ValueError(
-            f"attention_mask of document {number} must hold 1 on its tokens, which stand together, and 0 on padding, "
-            f"for all {len(ids)} ids"
-        )
-    return flags.bool()
-
-
-def _row(item: Any, number: int, pad_id: int | None) -> Int64[Tensor, " position"]:
+def _row(item: Any, number: int) -> Int64[Tensor, " position"]:
     """The ids of a document."""
     if isinstance(item, str) or not hasattr(item, "__len__") or getattr(item, "ndim", 1) != 1:
-        raise TypeError(_NEEDED.format(f"document {number} is {_described(item)}"))
-    ids = torch.from_numpy(
-        token_id_array(item, f"document {number}", ordered=True, remedy="see encode_texts")
-    )
-    ends = torch.stack([ids[:2], ids[-2:]]) if len(ids) > 2 else torch.empty(0, 2)
-    if pad_id is not None and bool(ends.eq(pad_id).all(1).any()):
-        raise ValueError(
-            f"document {number} begins or ends with two of the padding id {pad_id} and came without a mask: pass a "
-            "mapping with input_ids and attention_mask, or documents without padding"
-        )
-    return ids
+        raise TypeError(_NEEDED.format(item))
+    what = f"document {number}"
+    return torch.from_numpy(token_id_array(item, what, ordered=True, remedy="see encode_texts"))

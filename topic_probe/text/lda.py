@@ -6,17 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from topic_probe.notices import progress_bar, warn
-from topic_probe.options import check_whole, checked
+from topic_probe.options import check_whole, checked, progress_bar
 from topic_probe.report import Report
-from topic_probe.text.documents import Counts, Document, check_ids, content_hash, read_documents
+from topic_probe.text.documents import Counts, content_hash, cut_documents, read_documents
 from topic_probe.topics import Topics
 from topic_probe.topics.lookup import special_ids, stop_word_ids, tokenizer_hash, vocabulary_size
 from topic_probe.words import Forms
@@ -34,7 +33,10 @@ TOP = 10
 _WORDS_TO_START, _START_WEIGHT = 10, 3.0
 
 # Why token ids are not fitted; the first stands for those that are.
-_REASONS = ("", "special tokens", "tokens that are no words", "stop words", "pieces of split words")
+_REASONS = (
+    "", "special tokens", "tokens that are no words", "stop words", "pieces of split words", "words not asked for",
+)  # fmt: skip
+NOT_ASKED = 5
 
 
 # --- the result -------------------------------------------------------------------------------------
@@ -56,7 +58,6 @@ class TopicFit(Report, kind="topic fit"):
         provenance: What was read and left out, and by which versions.
     """
 
-    figure: ClassVar[None] = None
     phi: Float64[Tensor, "topic column"]
     token_ids: Int64[Tensor, "column"]
     texts: tuple[str, ...]
@@ -218,34 +219,29 @@ def _is_word(text: str) -> bool:
     return kinds.count("L") >= 2 and not set(kinds) - {"L", "M"}
 
 
-def _read_bags(documents: Any, reason: Int64[np.ndarray, "vocabulary"]) -> tuple["csr_array", Counts]:
-    """How often every token id is a word of every document, [document, token id], and what was left out."""
+def read_bags(documents: Any, reason: Int64[np.ndarray, "vocabulary"], counts: Counts) -> "csr_array":
+    """How often every token id is a word of every document, [document, token id].
+
+    ``reason`` is 0 for ids that are words, and for others a place in ``_REASONS``, by which they are counted; ids above
+    are as the last one.
+    """
     from scipy.sparse import csr_array
 
-    counts, bags = Counts(), [np.empty(0, np.int32)]
-    for number, document in enumerate(read_documents(documents)):
-        check_ids(document, number, len(reason))
-        counts.add(document)
-        bags.append(document.ids.numpy()[_kept(document, reason, counts)].astype(np.int32))
+    bags = [np.empty(0, np.int32)]
+    for document in documents:
+        ids = np.minimum(document.ids.numpy(), len(reason) - 1)
+        why = reason[ids]
+        if document.special is not None:
+            why = np.where(document.special.numpy(), 1, why)
+        if document.whole is not None:
+            why = np.where((why == 0) & ~document.whole.numpy(), 4, why)
+        for place in range(1, len(_REASONS)):
+            counts.left_out[_REASONS[place]] += int((why == place).sum())
+        bags.append(ids[why == 0].astype(np.int32))
     ids, starts = np.concatenate(bags), np.cumsum([len(bag) for bag in bags])
-    shape = (counts.documents, len(reason))
-    table = csr_array((np.ones(len(ids), np.int32), ids, starts), shape=shape)
+    table = csr_array((np.ones(len(ids), np.int32), ids, starts), shape=(len(bags) - 1, len(reason)))
     table.sum_duplicates()
-    return table, counts
-
-
-def _kept(
-    document: Document, reason: Int64[np.ndarray, "vocabulary"], counts: Counts
-) -> Bool[np.ndarray, "_"]:
-    """Which tokens of a document are words; the others are counted by their reason."""
-    why = reason[document.ids.numpy()]
-    if document.special is not None:
-        why = np.where(document.special.numpy(), 1, why)
-    if document.whole is not None:
-        why = np.where((why == 0) & ~document.whole.numpy(), 4, why)
-    for number in range(1, len(_REASONS)):
-        counts.left_out[_REASONS[number]] += int((why == number).sum())
-    return np.asarray(why == 0)
+    return table
 
 
 def _frequent(
@@ -309,13 +305,16 @@ def fit_topics(
         )
     stop_words = None if stop_words is None else sorted(stop_words)
     reason, texts = _classified(tokenizer, stop_words)
-    every, counts = _read_bags(documents, reason)
+    counts = Counts()
+    every = read_bags(
+        cut_documents(read_documents(documents), len(reason), None, "cut", counts), reason, counts
+    )
     columns = _frequent(every, counts, min_documents, max_share)
     bags = every[:, columns]
     options = {"chunksize": _even_chunks(counts.documents), **lda_options, "passes": passes}
     phi, tokens = _fit(bags, n_topics, seed, options, progress)
     top = np.argsort(-phi, axis=1, kind="stable")[:, :TOP]
-    fit = TopicFit(
+    return TopicFit(
         phi=torch.from_numpy(phi),
         token_ids=torch.from_numpy(columns),
         texts=tuple(texts[column] for column in columns),
@@ -329,13 +328,6 @@ def fit_topics(
         },
         provenance=_provenance(counts, getattr(documents, "provenance", None)),
     )  # fmt: skip
-    if fit.empty_topics:
-        warn(
-            f"{len(fit.empty_topics)} of {n_topics} topics got no words (such as {fit.empty_topics[:5]}): fit "
-            "fewer topics, or more documents",
-            stacklevel=3,
-        )
-    return fit
 
 
 def _even_chunks(n_documents: int) -> int:

@@ -57,20 +57,18 @@ def word_list(values: Any, what: str) -> list[str]:
     return words
 
 
-def by_topic(lists: Any, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The list of every topic by its name, and apart from them that of the outlier topic -1 by its reason."""
+def by_topic(lists: Any, what: str) -> dict[str, Any]:
+    """The list of every topic by its name, without that of the outlier topic -1."""
     if not isinstance(lists, Mapping) or not set(lists) - {-1}:
         raise TypeError(f"topics need a mapping topic -> {what} with at least one topic, got {lists!r:.100}")
     if all(isinstance(key, str) for key in lists):
-        return dict(lists), {}
+        return dict(lists)
     if not all(isinstance(key, int | np.integer) and key >= -1 for key in lists):
         raise ValueError(
             "topics must all be named by strings or all by whole numbers from 0 on (-1 for outliers), got "
             f"{list(lists)[:5]}"
         )
-    numbered = {int(key): lists[key] for key in sorted(lists)}
-    outliers = {"outliers (topic -1)": numbered.pop(-1)} if -1 in numbered else {}
-    return {str(number): values for number, values in numbered.items()}, outliers
+    return {str(key): lists[key] for key in sorted(lists) if key != -1}
 
 
 def probabilities(phi: Any) -> np.ndarray:

@@ -5,7 +5,6 @@ import json
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 from topic_probe.topics.lists import word_list
@@ -56,28 +55,14 @@ def _pieces(tokenizer: Any, texts: list[str]) -> dict[str, tuple[int, ...]]:
     return {text: tuple(ids) for text, ids in zip(texts, found["input_ids"], strict=True)}
 
 
-# Held while a tokenizer is called: threads may share one.
-_calling = Lock()
-
-
 def tokenized(
     tokenizer: Any, texts: str | list[str], *, special_tokens: bool = False, offsets: bool = False
 ) -> Mapping[str, Any]:
     """What a tokenizer makes of a text or several, neither cut nor padded: ids, and where in a text each token lies."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    with _calling:
-        cuts, pads = (None, None) if backend is None else (backend.truncation, backend.padding)
-        try:
-            batch: Mapping[str, Any] = tokenizer(
-                texts, add_special_tokens=special_tokens, return_offsets_mapping=offsets, padding=False,
-                truncation=False, verbose=False, return_attention_mask=False, return_token_type_ids=False,
-            )  # fmt: skip
-        finally:
-            # The call forgets what it was loaded with. A copy would take as long as reading ten articles.
-            if cuts is not None:
-                backend.enable_truncation(**cuts)
-            if pads is not None:
-                backend.enable_padding(**pads)
+    batch: Mapping[str, Any] = tokenizer(
+        texts, add_special_tokens=special_tokens, return_offsets_mapping=offsets, padding=False, truncation=False,
+        verbose=False, return_attention_mask=False, return_token_type_ids=False,
+    )  # fmt: skip
     return batch
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from warnings import warn
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked, settle_fields
 from topic_probe.report import Report
 from topic_probe.topics.builtin import word_lists
@@ -64,7 +64,6 @@ class Topics(Report, kind="topics"):
         policy: How words came to their topics, in a sentence.
     """
 
-    figure: ClassVar[None] = None
     names: tuple[str, ...]
     vocabulary_size: int
     words: Int64[Tensor, "word"]
@@ -110,13 +109,8 @@ class Topics(Report, kind="topics"):
             forms: As in ``from_word_lists``.
         """
         family = word_lists(name)
-        topics = cls.from_word_lists(
-            family.lists(language),
-            tokenizer,
-            case_variants=case_variants,
-            split_words=split_words,
-            forms=forms,
-        )
+        options: Any = {"case_variants": case_variants, "split_words": split_words, "forms": forms}
+        topics = cls.from_word_lists(family.lists(language), tokenizer, **options)
         return replace(topics, policy=f"{family.described}, language {language}; {topics.policy}")
 
     @classmethod
@@ -148,8 +142,8 @@ class Topics(Report, kind="topics"):
     ) -> "Topics":
         """Topics from lists of token ids. An id listed under several topics belongs to all of them.
 
-        Strings as keys become topics in the order given, whole numbers in ascending order, named by their number. The
-        key -1 holds outliers (BERTopic's habit), which are left out.
+        Strings as keys become topics in the order given, whole numbers in ascending order, named by their number; -1
+        holds outliers (BERTopic's habit) and is left out.
 
         Args:
             ids: Topic -> token ids (a list, set, tensor or array).
@@ -165,7 +159,7 @@ class Topics(Report, kind="topics"):
             ([5, 7, 9], [[1, 0], [0, 1], [1, 1]])
         """
         size = check_vocabulary_size(vocabulary_size)
-        given, outliers = by_topic(ids, "token ids")
+        given = by_topic(ids, "token ids")
         lists = [token_id_array(values, f"topic {name!r}", below=size) for name, values in given.items()]
         return _assemble(
             np.concatenate(lists),
@@ -174,7 +168,7 @@ class Topics(Report, kind="topics"):
             vocabulary_size=size,
             tokenizer=tokenizer,
             forms=forms,
-            left_out={reason: token_id_array(values, reason).tolist() for reason, values in outliers.items()},
+            left_out={},
             policy="as listed; an id listed under several topics belongs to all of them",
         )
 
@@ -210,7 +204,7 @@ class Topics(Report, kind="topics"):
             >>> topics.label(0), topics.left_out
             ('0: war (army·battle)', {'unknown words': ('siege',)})
         """
-        given, outliers = by_topic(words, "words")
+        given = by_topic(words, "words")
         lists = {name: word_list(values, f"topic {name!r}") for name, values in given.items()}
         listed = dict.fromkeys(word for values in lists.values() for word in values)
         found = look_up(listed, tokenizer, case_variants=case_variants)
@@ -222,7 +216,6 @@ class Topics(Report, kind="topics"):
             for outcome in OUTCOMES
             if outcome not in wanted
         }
-        left_out |= {reason: word_list(values, reason) for reason, values in outliers.items()}
 
         size = vocabulary_size(tokenizer)
         compounds = tuple(sorted({pieces for of in kept.values() for pieces in of if len(pieces) > 1}))
@@ -436,7 +429,9 @@ class Topics(Report, kind="topics"):
         pieces = [piece for compound in self.compounds for piece in compound]
         highest = max(self.words[single].tolist() + pieces)
         if n <= highest:
-            raise ValueError(f"{n} token ids do not reach the labelled id {highest}: drop it with `without`")
+            raise ValueError(
+                f"{n} token ids do not reach the labelled id {highest}: leave it out of the topics"
+            )
         return replace(
             self,
             vocabulary_size=n,
@@ -459,38 +454,6 @@ class Topics(Report, kind="topics"):
             weights=None,
             policy=f"{self.policy}; topic sets shuffled over the words with seed {seed}",
         )
-
-    @checked
-    def restrict(self, ids: Iterable[Any]) -> "Topics":
-        """The same topics with only the given entries."""
-        return self._subset(np.isin(self.words.numpy(), token_id_array(ids, "restrict")), "restricted away")
-
-    @checked
-    def without(self, ids: Iterable[Any]) -> "Topics":
-        """The same topics without the given entries."""
-        return self._subset(~np.isin(self.words.numpy(), token_id_array(ids, "without")), "dropped on demand")
-
-    def _subset(self, keep: Bool[np.ndarray, "word"], reason: str) -> "Topics":
-        if not keep.any():
-            raise ValueError("no word is left in any topic: the ids given leave out every labelled word")
-        chosen = torch.from_numpy(keep)
-        words = self.words[chosen]
-        split = words >= self.vocabulary_size
-        compounds = tuple(self.compounds[place] for place in (words[split] - self.vocabulary_size).tolist())
-        words[split] = self.vocabulary_size + torch.arange(len(compounds))
-        dropped = (*self.left_out.get(reason, ()), *self.words[~chosen].tolist())
-        place, topic = self.assignments[chosen[self.assignments[:, 0]]].T
-        subset = replace(
-            self,
-            words=words,
-            assignments=torch.stack([(chosen.cumsum(0) - 1)[place], topic], dim=1),
-            compounds=compounds,
-            weights=None if self.weights is None else self.weights[chosen[self.assignments[:, 0]]],
-            texts=tuple(self.texts[place] for place in np.flatnonzero(keep)) if self.texts else (),
-            left_out={**self.left_out, reason: dropped} if dropped else self.left_out,
-        )
-        _warn_of_empty(subset, (subset.sizes == 0) & (self.sizes > 0))
-        return subset
 
     # --- for reading --------------------------------------------------------------------------------
 
@@ -605,14 +568,10 @@ def _assemble(
         left_out=reasons,
         policy=policy,
     )
-    _warn_of_empty(assembled, assembled.sizes == 0)
+    empty = [name for name, size in zip(names, assembled.sizes.tolist(), strict=True) if size == 0]
+    if empty:
+        warn(f"topics without a word, which measure as NaN: {_abridged(empty)}; see left_out", stacklevel=4)
     return assembled
-
-
-def _warn_of_empty(topics: Topics, empty: Bool[Tensor, "topic"]) -> None:
-    names = [topics.names[topic] for topic in empty.nonzero()[:, 0].tolist()]
-    if names:
-        warn(f"topics without a word, which measure as NaN: {_abridged(names)}; see left_out", stacklevel=5)
 
 
 def _printable(value: str | int) -> str:

@@ -1,10 +1,10 @@
 """How near a trained toy is to what theory says: its loss, its matrices, its attention."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import log, nan, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float64
@@ -13,16 +13,13 @@ from torch import Tensor, nn
 from topic_probe.options import check_whole, checked
 from topic_probe.report import Report, provenance
 from topic_probe.toy import theory
-from topic_probe.toy.masking import Attend, Loss, MaskedBatch, Masking, position_losses
 from topic_probe.toy.model import ToyConfig, counts_suffice, toy_config, toy_tensors
 from topic_probe.toy.theory.losses import masked_documents, mean_bayes_loss
 from topic_probe.toy.word_attention import word_attention
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Attend, Loss, MaskedBatch, Masking, World, position_losses
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_PATTERN_NUMBERS = 2**22  # of attention patterns in one forward pass
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -53,7 +50,6 @@ class AgreementReport(Report, kind="agreement"):
         provenance: model, options, versions.
     """
 
-    figure: ClassVar[str] = "bars:loss_scale"
     regime: str
     loss_kind: str
     loss: float
@@ -123,7 +119,12 @@ def measure_agreement(
     check_whole("n_documents", n_documents, 2)  # one has no standard error
     documents = _documents(world, masking, attend, n_documents, check_whole("seed", seed, 0))
     reasons: dict[str, str] = {}
-    found = _losses(_logits(model, config, documents.batches), documents, loss, reasons)
+    with torch.no_grad():
+        logits = [
+            model(batch.shown, attention_mask=batch.visible(attend).long())[batch.chosen].double()
+            for batch in documents.batches
+        ]
+    found = _losses(logits, documents, loss, reasons)
     try:
         floor = theory.loss_floor(world, masking, regime=config.regime, loss=loss, attend=attend)
         found["floor"] = floor.value
@@ -143,7 +144,7 @@ def measure_agreement(
         guess=log(world.n_words) if loss == "cross_entropy" else 1 - 1 / world.n_words,
         **found,
         reasons=reasons,
-        provenance=provenance(world.topics, model=config.to_dict(), options=options, seed=seed),
+        provenance=provenance(world.topics, model=asdict(config), options=options, seed=seed),
     )
 
 
@@ -170,23 +171,6 @@ def _documents(world: World, masking: Masking, attend: Attend, n_documents: int,
         return _Documents(batches, no_posterior=str(error))
     posteriors = tuple(probabilities for _, _, probabilities in samples)
     return _Documents(batches, posteriors, mean_bayes_loss(world, masking, samples))
-
-
-def _logits(
-    model: nn.Module, config: ToyConfig, batches: Sequence[MaskedBatch]
-) -> list[Float64[Tensor, "_ token"]]:
-    """Predictions at the chosen positions of every batch."""
-    size = max(1, _PATTERN_NUMBERS // (config.world.max_length**2 * config.n_heads))
-    logits = []
-    with torch.no_grad():
-        for batch in batches:
-            parts = [batch.select(rows) for rows in torch.split(torch.arange(len(batch)), size)]
-            found = [
-                model(one.shown, attention_mask=one.visible(config.attend).long())[one.chosen]
-                for one in parts
-            ]
-            logits.append(torch.cat(found).double())
-    return logits
 
 
 def _losses(

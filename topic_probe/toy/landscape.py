@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,10 +12,9 @@ from torch import nn
 from topic_probe.options import checked
 from topic_probe.report import Report, provenance
 from topic_probe.toy import theory
-from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import toy_config
 from topic_probe.toy.word_attention import token_attention
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Masking, World
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +36,6 @@ class LandscapeReport(Report, kind="landscape"):
         provenance: world, masking, versions.
     """
 
-    figure: ClassVar[str] = "landscape:loss_landscape"
     alphas: Float64[np.ndarray, " alpha"]
     betas: Float64[np.ndarray, " beta"]
     loss: Float64[np.ndarray, "alpha beta"]

@@ -11,7 +11,7 @@ stays in this file.
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import version
 from operator import attrgetter
@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from topic_probe.options import check_number, check_whole, checked, settle_fields
-from topic_probe.toy.masking import Attend, Loss, Masking
 from topic_probe.toy.theory import embedding_bias, optimal_value
 from topic_probe.toy.theory.losses import RegimeName
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Attend, Loss, Masking, World
 
 LAYER_TENSORS = ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V")
 TENSORS = ("W_E", *LAYER_TENSORS, "b_pred")
@@ -135,12 +134,6 @@ class ToyConfig:
         return self.world.vocabulary_size
 
     @property
-    def width(self) -> int:
-        """Width d of the model."""
-        assert self.d_model is not None
-        return self.d_model
-
-    @property
     def tensor_names(self) -> tuple[str, ...]:
         """Every tensor of the model; those of a layer end in ``.0``, ``.1``, ... where there are several."""
         if self.n_layers == 1:
@@ -153,16 +146,6 @@ class ToyConfig:
         """Names of the tensors that training changes."""
         entries = REGIMES[self.regime].trained if self.trained is None else self.trained
         return tuple(name for name in self.tensor_names if stand_for(entries, name))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON; :meth:`from_dict` reads it back."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ToyConfig":
-        """The config that :meth:`to_dict` wrote."""
-        world, masking = World(**values["world"]), Masking(**values["masking"])
-        return cls(**{**values, "world": world, "masking": masking})
 
 
 def scores(t: Mapping[str, Float[Tensor, "..."]], *, one_hot: bool) -> Float[Tensor, "*toy query key"]:
@@ -235,26 +218,9 @@ def mean_losses(
 
 def counts_suffice(model: nn.Module) -> bool:
     """Whether :func:`predictions` are those of a toy: not with layers, heads, a residual connection or hooks on it."""
-    config = toy_config(model)
-    return config.n_layers == config.n_heads == 1 and not config.residual and not has_hooks(model)
-
-
-def words_are_one_hot(model: nn.Module) -> bool:
-    """Whether W_E is the identity and stays it (equation 7)."""
-    W_E = toy_parameters(model)["W_E"]
-    return not W_E.requires_grad and torch.equal(W_E, torch.eye(len(W_E)).to(W_E))
-
-
-def attention_is_uniform(model: nn.Module) -> bool:
-    """Whether keys, or all that queries ask for, are zero and stay it, so that attention is uniform."""
-    zero = {n for n, leaf in toy_parameters(model).items() if not leaf.requires_grad and not leaf.any()}
-    return "W_K" in zero or {"W_Q", "b_Q"} <= zero
-
-
-def has_hooks(model: nn.Module) -> bool:
-    """Whether someone put a hook on the model."""
-    points: Mapping[str, Any] = model.hook_dict  # type: ignore[assignment]
-    return any(point.fwd_hooks or point.bwd_hooks for point in points.values())
+    config, points = toy_config(model), model.hook_dict
+    hooked = any(point.fwd_hooks or point.bwd_hooks for point in points.values())  # type: ignore[operator]
+    return config.n_layers == config.n_heads == 1 and not config.residual and not hooked
 
 
 @checked
@@ -268,12 +234,25 @@ def build_toy(config: ToyConfig, *, seed: int = 0, tensors: Mapping[str, Tensor]
         tensors: Values for tensors by name, trained or frozen, in place of their initialisation or rule, in
             the paper's orientation (see :func:`toy_tensors`).
     """
-    model: nn.Module = _build_hooked_transformer(config) if TL3 else _build_bridge(config)
+    settings = {
+        "n_layers": config.n_layers,
+        "n_heads": config.n_heads,
+        "d_model": config.d_model,
+        "d_head": config.d_model,
+        "d_vocab": config.vocabulary_size,
+        "n_ctx": max(config.world.max_length, 2048),  # without positions there is no limit in fact
+        "attn_only": True,
+        "normalization_type": None,
+        "attention_dir": "bidirectional",
+        "init_weights": False,
+        "dtype": getattr(torch, config.dtype),
+        "device": "cpu",
+    }
+    model: nn.Module = (_build_hooked_transformer if TL3 else _build_bridge)(config, settings)
     model.toy_config = config  # type: ignore[assignment]
     model.untrained_twin = partial(build_toy, config)  # type: ignore[assignment]
     shapes = {name: tensor.shape for name, tensor in toy_tensors(model).items()}
-    set_toy_tensors(model, _initial_values(config, shapes, seed))
-    set_toy_tensors(model, _frozen_values(config, shapes))
+    set_toy_tensors(model, _first_values(config, shapes, seed))
     set_toy_tensors(model, tensors or {})
     model.requires_grad_(False)
     parameters = toy_parameters(model)
@@ -294,7 +273,12 @@ def toy_config(model: nn.Module) -> ToyConfig:
 
 def toy_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters themselves by the paper's names, in the layout of the installed TransformerLens."""
-    return {name: attrgetter(_place(name))(model) for name in toy_config(model).tensor_names}
+    found = {}
+    for name in toy_config(model).tensor_names:
+        kind, _, layer = name.partition(".")
+        own = kind if TL3 else f"{kind[-1].lower()}.{'weight' if kind.startswith('W') else 'bias'}"
+        found[name] = attrgetter(OUTSIDE.get(kind, f"blocks.{layer or 0}.attn.{own}"))(model)
+    return found
 
 
 def toy_tensors(model: nn.Module) -> dict[str, Float[Tensor, "..."]]:
@@ -309,24 +293,18 @@ def toy_tensors(model: nn.Module) -> dict[str, Float[Tensor, "..."]]:
         >>> tp.toy_tensors(toy)["W_E"][:, 3].tolist()  # the one-hot embedding of word 3
         [0.0, 0.0, 0.0, 1.0, 0.0]
     """
-    return {name: in_paper_layout(model, name, leaf) for name, leaf in toy_parameters(model).items()}
-
-
-def in_paper_layout(model: nn.Module, name: str, leaf: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """A tensor laid out as the named parameter (the parameter, its gradient), as a view in the paper's orientation."""
-    if name == "W_E":
-        return leaf.T
-    if name == "b_pred":
-        return leaf
-    config = toy_config(model)
-    heads, d = config.n_heads, config.width
-    if name.startswith("b"):
-        view = leaf.view(heads, d)
-    elif TL3:
-        view = leaf.mT
-    else:
-        view = leaf.view(heads, d, d)
-    return view[0] if heads == 1 else view
+    heads = toy_config(model).n_heads
+    found: dict[str, Tensor] = {}
+    for name, leaf in toy_parameters(model).items():
+        if name in ("W_E", "b_pred"):
+            found[name] = leaf.T if name == "W_E" else leaf
+            continue
+        if name.startswith("b"):
+            of_heads = leaf.view(heads, -1)
+        else:
+            of_heads = leaf.mT if TL3 else leaf.view(heads, -1, leaf.shape[-1])
+        found[name] = of_heads[0] if heads == 1 else of_heads
+    return found
 
 
 def set_toy_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -344,20 +322,18 @@ def set_toy_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def stand_for(entries: Collection[str], name: str) -> bool:
     """Whether any entry, such as ``W_K`` (of every layer) or ``W_K.1``, stands for a tensor."""
-    return name in entries or _kind(name) in entries
+    return name in entries or name.partition(".")[0] in entries
 
 
-def _kind(name: str) -> str:
-    """The name without its layer."""
-    return name.partition(".")[0]
-
-
-def _initial_values(
+def _first_values(
     config: ToyConfig, shapes: Mapping[str, torch.Size], seed: int
 ) -> dict[str, Float64[Tensor, "..."]]:
-    """Every tensor at its initialisation, drawn whether it is used or not: W_V does not depend on the regime."""
+    """Every tensor at its initialisation, or where neither the regime nor the config trains it by the regime's rule.
+
+    All are drawn, whether that is used or not: W_V does not depend on the regime.
+    """
     generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
-    values = {}
+    regime, values = REGIMES[config.regime], {}
     for name, shape in shapes.items():
         if name == "b_pred":
             values[name] = torch.zeros(shape, dtype=torch.float64)
@@ -366,19 +342,12 @@ def _initial_values(
             values[name] = deviation * torch.randn(shape, dtype=torch.float64, generator=generator)
         else:
             uniform = torch.rand(shape, dtype=torch.float64, generator=generator)
-            values[name] = (2 * uniform - 1) / math.sqrt(config.width)
-    return values
-
-
-def _frozen_values(config: ToyConfig, shapes: Mapping[str, torch.Size]) -> dict[str, Float64[Tensor, "..."]]:
-    """Every tensor that neither the regime nor the config trains, by the regime's rule."""
-    regime, values = REGIMES[config.regime], {}
-    for name, shape in shapes.items():
+            values[name] = (2 * uniform - 1) / math.sqrt(shapes["W_E"][0])
         if stand_for((*regime.trained, *config.trained_tensors), name):
             continue
-        rule = regime.frozen.get(_kind(name))
+        rule = regime.frozen.get(name.partition(".")[0])
         if rule == "identity":
-            values[name] = torch.eye(config.width, dtype=torch.float64).expand(shape)
+            values[name] = torch.eye(shape[-1], dtype=torch.float64).expand(shape)
         elif rule == "theorem1":
             values[name] = embedding_bias(config.world, config.masking, attend=config.attend)
         elif rule == "theorem2":
@@ -392,38 +361,15 @@ def _frozen_values(config: ToyConfig, shapes: Mapping[str, torch.Size]) -> dict[
 # decoder and the skip connection are replaced, and the output projection is the identity.
 
 TL3 = version("transformer-lens").startswith("3.")
+# Where TransformerLens keeps what is no tensor of a layer.
+OUTSIDE = (
+    {"W_E": "embed.W_E", "b_pred": "unembed.b_U"}
+    if TL3
+    else {"W_E": "embed.weight", "b_pred": "unembed.bias"}
+)
 
 
-def _place(name: str) -> str:
-    """Where TransformerLens keeps a tensor."""
-    kind, _, layer = name.partition(".")
-    attention = f"blocks.{layer or 0}.attn"
-    if TL3:
-        return {"W_E": "embed.W_E", "b_pred": "unembed.b_U"}.get(kind, f"{attention}.{kind}")
-    part = "weight" if kind.startswith("W") else "bias"
-    own = f"{attention}.{kind[-1].lower()}.{part}"
-    return {"W_E": "embed.weight", "b_pred": "unembed.bias"}.get(kind, own)
-
-
-def _settings(config: ToyConfig) -> dict[str, Any]:
-    """What both generations call the parts of the toy."""
-    return {
-        "n_layers": config.n_layers,
-        "n_heads": config.n_heads,
-        "d_model": config.width,
-        "d_head": config.width,
-        "d_vocab": config.vocabulary_size,
-        "n_ctx": max(config.world.max_length, 2048),  # without positions there is no limit in fact
-        "attn_only": True,
-        "normalization_type": None,
-        "attention_dir": "bidirectional",
-        "init_weights": False,
-        "dtype": getattr(torch, config.dtype),
-        "device": "cpu",
-    }
-
-
-def _build_hooked_transformer(config: ToyConfig) -> Any:
+def _build_hooked_transformer(config: ToyConfig, settings: Mapping[str, Any]) -> Any:
     """The toy on TransformerLens 3."""
     from transformer_lens import HookedTransformerConfig
     from transformer_lens.components import TransformerBlock
@@ -453,12 +399,12 @@ def _build_hooked_transformer(config: ToyConfig) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of HookedTransformer
-        model = _without_positions()(HookedTransformerConfig(**_settings(config)))
+        model = _without_positions()(HookedTransformerConfig(**settings))
     model.blocks = nn.ModuleList(ToyBlock(model.cfg, layer) for layer in range(config.n_layers))
     model.unembed = ToyUnembed(model.embed)
     del model.pos_embed, model.hook_pos_embed
     for block in model.blocks:
-        block.attn.W_O.data.copy_(torch.eye(config.width))
+        block.attn.W_O.data.copy_(torch.eye(settings["d_model"]))
     model.setup()
     return model
 
@@ -474,7 +420,7 @@ def _without_positions() -> Any:
     return ToyTransformer
 
 
-def _build_bridge(config: ToyConfig) -> Any:
+def _build_bridge(config: ToyConfig, settings: Mapping[str, Any]) -> Any:
     """The toy on TransformerLens 4, whose own native model needs three changes."""
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge.sources import build_bridge_from_module
@@ -497,7 +443,7 @@ def _build_bridge(config: ToyConfig) -> Any:
         def forward(self, hidden_states: Tensor) -> Tensor:
             return nn.functional.linear(hidden_states, self.weight, self.bias)
 
-    cfg = TransformerBridgeConfig(**_settings(config))
+    cfg = TransformerBridgeConfig(**settings)
     with torch.random.fork_rng(devices=[]):  # what it draws is overwritten
         native = NativeModel(cfg)
         if not config.residual:
@@ -505,7 +451,7 @@ def _build_bridge(config: ToyConfig) -> Any:
     native.pos, native.head = None, TiedHead(native.tok_embed)
     native.to(cfg.dtype)
     for block in native.layers:
-        block.attn.o.weight.data.copy_(torch.eye(config.width).repeat(1, config.n_heads))
+        block.attn.o.weight.data.copy_(torch.eye(settings["d_model"]).repeat(1, config.n_heads))
         block.attn.o.bias.data.zero_()
     return build_bridge_from_module(
         native,

@@ -14,13 +14,12 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, SAME_WORD, PairSums, word_relations
+from topic_probe.estimate import divide
 from topic_probe.options import check_whole, checked
 from topic_probe.topics import Topics
-from topic_probe.toy.masking import MASK_ID, Attend, Masking
 from topic_probe.toy.model import counts_suffice, scores, toy_config, toy_tensors
 from topic_probe.toy.theory.losses import masked_documents
-from topic_probe.toy.world import World
-from topic_probe.uncertainty import divide
+from topic_probe.toy.world import MASK_ID, Attend, Masking, World
 
 _RELATIONS = {SAME_WORD: "same_word", SAME_TOPIC: "same_topic", DIFFERENT_TOPIC: "different_topic"}
 

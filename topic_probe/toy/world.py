@@ -1,15 +1,25 @@
-"""Worlds: the two distributions over documents of the paper, sampled in whole batches."""
+"""Worlds: the two distributions over documents of the paper, sampled in whole batches; and masking of these."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Integer
 from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
 
 from topic_probe.options import check_number, check_share, check_whole, checked, settle_fields
 from topic_probe.topics import Topics
+
+MASK_ID = 0
+
+Loss = Literal["cross_entropy", "squared"]
+"""Of a prediction at a masked position: cross-entropy in nats, or the squared distance to the one-hot word."""
+
+Attend = Literal["all", "unmasked"]
+"""Which positions attention may see: all, or those that were not chosen for prediction."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +202,20 @@ class World:
         mask = torch.arange(int(lengths.max())) < lengths
         topics_of = self._dirichlet_topics if self.topics_per_document is None else self._uniform_topics
         proportions, topics = topics_of(n, mask.shape[1], generator)
-        ids = self._draw_words(topics, generator).masked_fill_(~mask, 0)
-        return Documents(ids, mask, proportions)
+        if self.word_probabilities is None:
+            ids = torch.randint(1, self.words_per_topic + 1, topics.shape, generator=generator)
+            ids.add_(topics, alpha=self.words_per_topic)
+        else:
+            # One sorted list holds the distribution functions of all topics, topic t raised by t. Rounding
+            # must not carry a draw into the next topic.
+            steps = self.topic_words.cumsum(dim=1)
+            raised = steps / steps[:, -1:] + torch.arange(self.n_topics).unsqueeze(1)
+            topics = topics.double()
+            ceiling = torch.nextafter(topics + 1.0, topics)
+            drawn = torch.rand(topics.shape, dtype=torch.float64, generator=generator)
+            entry = torch.searchsorted(raised.flatten(), torch.minimum(topics + drawn, ceiling), right=True)
+            ids = entry.remainder_(self.n_words).add_(1)
+        return Documents(ids.masked_fill_(~mask, 0), mask, proportions)
 
     def _dirichlet_topics(
         self, n: int, width: int, generator: torch.Generator
@@ -203,15 +225,23 @@ class World:
         A gamma variable of a small shape is mostly below the smallest float; the identity
         gamma(α) = gamma(α + 1) · uniform^(1/α) keeps its logarithm finite.
         """
-        alpha = self.dirichlet_parameter
+        alpha = self.alpha
+        assert alpha is not None
         shapes = torch.full((n, self.n_topics), alpha + 1, dtype=torch.float64)
         gamma = torch._standard_gamma(shapes, generator=generator)
-        uniform = 1 - _uniform(shapes.shape, generator)
+        uniform = 1 - torch.rand(shapes.shape, dtype=torch.float64, generator=generator)
         proportions = torch.softmax(gamma.log_() + uniform.log_() / alpha, dim=1)
         steps = proportions.cumsum(dim=1)
         # Ends at exactly 1, so that every uniform number below 1 finds its place.
         steps /= steps[:, -1:].clone()
-        return proportions, _steps_below(steps, _uniform((n, width), generator))
+        levels = torch.rand(n, width, dtype=torch.float64, generator=generator)
+        if self.n_topics > 32:
+            return proportions, torch.searchsorted(steps, levels, right=True)
+        # For few steps comparing with each takes a quarter of the time of a search.
+        reached = torch.zeros(n, width, dtype=torch.uint8)
+        for step in steps[:, :-1].unbind(1):
+            reached += levels >= step.unsqueeze(1)
+        return proportions, reached
 
     def _uniform_topics(
         self, n: int, width: int, generator: torch.Generator
@@ -219,44 +249,11 @@ class World:
         """τ distinct topics per document in equal shares, and the topic of every position."""
         count = self.topics_per_document
         assert count is not None
-        chosen = _uniform((n, self.n_topics), generator).topk(count, dim=1).indices
+        order = torch.rand(n, self.n_topics, dtype=torch.float64, generator=generator)
+        chosen = order.topk(count, dim=1).indices
         proportions = torch.zeros(n, self.n_topics, dtype=torch.float64)
         slots = torch.randint(count, (n, width), generator=generator)
         return proportions.scatter_(1, chosen, 1 / count), chosen.gather(1, slots)
-
-    def _draw_words(
-        self, topics: Integer[Tensor, "batch position"], generator: torch.Generator
-    ) -> Int64[Tensor, "batch position"]:
-        """A word for every topic."""
-        if self.word_probabilities is None:
-            word = torch.randint(1, self.words_per_topic + 1, topics.shape, generator=generator)
-            return word.add_(topics, alpha=self.words_per_topic)
-        # One sorted list holds the distribution functions of all topics, topic t raised by t. Rounding
-        # must not carry a draw into the next topic.
-        steps = self.topic_words.cumsum(dim=1)
-        raised = steps / steps[:, -1:] + torch.arange(self.n_topics).unsqueeze(1)
-        topics = topics.double()
-        ceiling = torch.nextafter(topics + 1.0, topics)
-        level = torch.minimum(topics + _uniform(topics.shape, generator), ceiling)
-        entry = torch.searchsorted(raised.flatten(), level, right=True)
-        return entry.remainder_(self.n_words).add_(1)
-
-
-def _uniform(shape: Sequence[int], generator: torch.Generator) -> Float64[Tensor, "batch column"]:
-    return torch.rand(tuple(shape), dtype=torch.float64, generator=generator)
-
-
-def _steps_below(
-    steps: Float64[Tensor, "row step"], levels: Float64[Tensor, "row column"]
-) -> Integer[Tensor, "row column"]:
-    """How many of its row's steps, which are sorted, each level has reached; it must be below the last one."""
-    if steps.shape[1] > 32:
-        return torch.searchsorted(steps, levels, right=True)
-    # For few steps comparing with each takes a quarter of the time of a search.
-    reached = torch.zeros(levels.shape, dtype=torch.uint8)
-    for step in steps[:, :-1].unbind(1):
-        reached += levels >= step.unsqueeze(1)
-    return reached
 
 
 def block_words(n_topics: int, words_per_topic: int) -> Float64[Tensor, "topic word"]:
@@ -284,3 +281,128 @@ def overlapping_words(
     check_share("overlap", overlap, why="a share of probability")
     own = block_words(n_topics, words_per_topic)
     return (1 - overlap) * own + overlap * own.roll(words_per_topic, dims=1)
+
+
+# --- masking -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MaskedBatch:
+    """Documents with some positions chosen for prediction.
+
+    Attributes:
+        shown: The corrupted ids, what a model sees; 0 is ``[MASK]`` (and padding, where ``mask`` is False).
+        target: The original ids.
+        mask: True where a document has a token.
+        chosen: The set M, True where the original word is to be predicted; never in padding.
+    """
+
+    shown: Int64[Tensor, "batch position"]
+    target: Int64[Tensor, "batch position"]
+    mask: Bool[Tensor, "batch position"]
+    chosen: Bool[Tensor, "batch position"]
+
+    def __len__(self) -> int:
+        return self.shown.shape[0]
+
+    def visible(self, attend: Attend) -> Bool[Tensor, "batch position"]:
+        """True where a position may be attended to: the ``attention_mask`` of a hooked model."""
+        return self.mask if attend == "all" else self.mask & ~self.chosen
+
+    def select(self, rows: Int64[Tensor, "picked"] | Bool[Tensor, "batch"] | slice) -> "MaskedBatch":
+        """The documents of these rows, in that order."""
+        return MaskedBatch(*(getattr(self, part.name)[rows] for part in fields(self)))
+
+    def counts(self, vocabulary_size: int, attend: Attend = "all") -> Int64[Tensor, "document token"]:
+        """How often each document shows each token where it may be attended to."""
+        columns = vocabulary_size + 1  # the last one is of positions that may not
+        tokens = self.shown.masked_fill(~self.visible(attend), vocabulary_size)
+        n = tokens.shape[0]
+        cells = tokens + columns * torch.arange(n)[:, None]
+        return torch.bincount(cells.flatten(), minlength=n * columns).view(n, columns)[:, :-1]
+
+    def document_means(self, values: Float64[Tensor, "chosen *shape"]) -> Float64[Tensor, "document *shape"]:
+        """Mean over the chosen positions of every document that has any, of a value (or array) for each of them."""
+        sizes = self.chosen.sum(dim=1)
+        sums = torch.zeros(len(self), *values.shape[1:], dtype=torch.float64)
+        sums.index_add_(0, self.chosen.nonzero()[:, 0], values)
+        return sums[sizes > 0] / sizes[sizes > 0].view(-1, *[1] * (values.ndim - 1))
+
+
+@dataclass(frozen=True)
+class Masking:
+    """The masking scheme of Section 3.2.
+
+    Every position is chosen independently of all others. A chosen position that neither keeps its word nor shows a
+    random one shows ``[MASK]``.
+
+    Attributes:
+        p_mask: Probability of a position to be chosen.
+        p_keep: Probability of a chosen position to keep its word.
+        p_random: Probability of a chosen position to show a uniformly random word of 1..n (possibly the same again).
+
+    Example:
+        >>> masking = tp.Masking(p_mask=0.5, p_keep=0.25, p_random=0.25)
+        >>> masking.mask_share, masking.genuine_share  # ½ (1 − ¼ − ¼) and 1 − (1 − ¼) ½
+        (0.25, 0.625)
+    """
+
+    p_mask: float = 0.15
+    p_keep: float = 0.1
+    p_random: float = 0.1
+
+    def __post_init__(self) -> None:
+        settle_fields(self)
+        for name in ("p_mask", "p_keep", "p_random"):
+            check_share(name, getattr(self, name), why="a probability")
+        if self.p_keep + self.p_random > 1:
+            raise ValueError(
+                "p_keep + p_random must not exceed 1, because the rest is the probability of showing [MASK]; "
+                f"got {self.p_keep} + {self.p_random}"
+            )
+
+    @property
+    def mask_share(self) -> float:
+        """Share of positions that show ``[MASK]``, m = p_m (1 − p_c − p_r)."""
+        return self.p_mask * (1 - self.p_keep - self.p_random)
+
+    @property
+    def genuine_share(self) -> float:
+        """Share of positions that show their own word without being random, a = 1 − (1 − p_c) p_m."""
+        return 1 - (1 - self.p_keep) * self.p_mask
+
+    def random_share(self, world: World) -> float:
+        """Share of positions that show one given word because of a random draw, ε = p_m p_r / n."""
+        return self.p_mask * self.p_random / world.n_words
+
+    @checked
+    def corrupt(self, documents: Documents, *, n_words: int, generator: torch.Generator) -> MaskedBatch:
+        """New documents with positions chosen and corrupted; random words are drawn from 1..n_words.
+
+        Example:
+            >>> import torch
+            >>> world, generator = tp.World(n_topics=2, words_per_topic=2), torch.Generator().manual_seed(0)
+            >>> documents = world.documents(3, generator=generator)
+            >>> every = tp.Masking(p_mask=1.0, p_keep=0.0, p_random=0.0)
+            >>> int(every.corrupt(documents, n_words=4, generator=generator).shown.max())  # [MASK] everywhere
+            0
+        """
+        check_whole("n_words", n_words)
+        ids = documents.ids
+        # A uniform number below p_mask chooses the position, and where it lies below p_mask says what is shown there.
+        level = torch.rand(ids.shape, dtype=torch.float64, generator=generator)
+        chosen = (level < self.p_mask) & documents.mask
+        shown = ids.masked_fill(chosen & (level >= self.p_mask * self.p_keep), MASK_ID)
+        random = (shown != ids) & (level < self.p_mask * (self.p_keep + self.p_random))
+        rows, positions = random.nonzero(as_tuple=True)
+        shown[rows, positions] = torch.randint(1, n_words + 1, rows.shape, generator=generator)
+        return MaskedBatch(shown, ids, documents.mask, chosen)
+
+
+def position_losses(
+    logits: Float[Tensor, "masked word"], target: Int64[Tensor, "masked"], *, loss: Loss
+) -> Float[Tensor, "masked"]:
+    """The loss of every prediction, given the word that was there."""
+    if loss == "cross_entropy":
+        return cross_entropy(logits, target, reduction="none")
+    return (logits - one_hot(target, logits.shape[1])).square().sum(dim=1)

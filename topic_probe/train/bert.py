@@ -1,8 +1,7 @@
 """A small BERT with keys, queries and values near zero, the paper's model for real text (Figure 5)."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -44,10 +43,6 @@ class TextConfig:
     def regime(self) -> str:
         """What is trained, for the head line of a history."""
         return "text"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON; ``TextConfig(**values)`` reads it back."""
-        return asdict(self)
 
 
 @checked

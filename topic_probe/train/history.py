@@ -2,20 +2,18 @@
 
 from bisect import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
 from topic_probe.options import check_number, check_whole, settle_fields
 from topic_probe.report import Report, decode, encode
-from topic_probe.toy.masking import Loss, Masking
 from topic_probe.toy.model import ToyConfig, build_toy, stand_for
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Loss, Masking, World
 from topic_probe.train.bert import TextConfig, build_bert
 
 if TYPE_CHECKING:
@@ -47,7 +45,6 @@ class TrainConfig:
             All others keep their value, and their moments under Adam. ``W_K`` stands for that of every layer. Empty:
             all trained tensors move in every step.
         measure_every: Steps between two measurements; None measures at the start and at the end only.
-        measure_steps: Further steps to measure at.
 
     Example:
         >>> config = tp.TrainConfig(steps=5, record_every=2)
@@ -66,23 +63,23 @@ class TrainConfig:
     masking: Masking | None = None
     record_every: int = 1
     measure_every: int | None = None
-    measure_steps: Sequence[int] = ()
     record_gradients: bool = False
     schedule: Sequence[Sequence[Any]] = ()
 
     def __post_init__(self) -> None:
         settle_fields(self)
+        if not all(isinstance(phase, Sequence) and len(phase) == 2 for phase in self.schedule):
+            raise ValueError(
+                f"schedule needs pairs of a number of steps and names, got {self.schedule!r:.100}"
+            )
         schedule = tuple((check_whole("steps of a phase", n), tuple(names)) for n, names in self.schedule)
         object.__setattr__(self, "schedule", schedule)
-        object.__setattr__(self, "measure_steps", tuple(self.measure_steps))
         for name, least in (("batch_size", 1), ("steps", 0), ("record_every", 1), ("seed", 0)):
             check_whole(name, getattr(self, name), least)
         if self.measure_every is not None:
             check_whole("measure_every", self.measure_every)
         check_number("learning_rate", self.learning_rate)
         check_number("l2", self.l2, zero=True, why="the weight of a penalty")
-        for step in self.measure_steps:
-            check_whole("measure_steps", step, 0, self.steps)
 
     def records(self, step: int) -> bool:
         """Whether the history has a row for a step."""
@@ -91,7 +88,7 @@ class TrainConfig:
     def measures(self, step: int) -> bool:
         """Whether a step is measured."""
         regular = self.measure_every is not None and step % self.measure_every == 0
-        return regular or step in (0, self.steps) or step in self.measure_steps
+        return regular or step in (0, self.steps)
 
     def moves(self, name: str, step: int) -> bool:
         """Whether the update after a step moves a tensor.
@@ -106,17 +103,6 @@ class TrainConfig:
         ends = list(accumulate(length for length, _ in self.schedule))
         _, entries = self.schedule[bisect(ends, step % ends[-1])]
         return stand_for(entries, name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON; :meth:`from_dict` reads it back."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "TrainConfig":
-        """The config that :meth:`to_dict` wrote."""
-        world, masking = values["world"], values["masking"]
-        documents = {"world": world and World(**world), "masking": masking and Masking(**masking)}
-        return cls(**{**values, **documents})
 
 
 @dataclass(frozen=True)
@@ -149,7 +135,6 @@ class History(Report, kind="history"):
         provenance: Versions of what computed this.
     """
 
-    figure: ClassVar[str] = "curves:history_curves"
     toy: ToyConfig | TextConfig
     train: TrainConfig
     steps: Int64[Tensor, "row"]
@@ -216,34 +201,29 @@ class History(Report, kind="history"):
             f"step {self.last_step} of {self.train.steps}; {self.stopped}"
         ]
 
-    def __repr__(self) -> str:
-        lines = [f"History of {note}" for note in self._notes()]
-        if len(self):
-            lines.append(f"loss {self.loss[0]:.4f} -> {self.loss[-1]:.4f}")
-            lines += [f"|{name}| {n[0]:.4f} -> {n[-1]:.4f}" for name, n in self.norms.items()]
-        return "\n".join(lines)
+    def _tables(self) -> "dict[str, pd.DataFrame]":
+        ends = self.to_dataframe().iloc[[0, -1]] if len(self) else self.to_dataframe()
+        return {"History, its first and last row": ends}
 
     def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         arrays: dict[str, np.ndarray] = {}
-        content = {
-            **{field.name: getattr(self, field.name) for field in fields(self)},
-            "toy": self.toy.to_dict(),
-            "train": self.train.to_dict(),
-            "steps": self.steps.numpy(),
-            "table": self.table.numpy(),
-            "measured": {name: [s.steps.numpy(), s.values.numpy()] for name, s in self.measured.items()},
-            "tensors": {name: tensor.numpy() for name, tensor in self.tensors.items()},
-        }
-        return encode(content, arrays, self.kind), arrays
+        measured = {name: (series.steps, series.values) for name, series in self.measured.items()}
+        plain = {"toy": asdict(self.toy), "train": asdict(self.train), "measured": measured}
+        return encode(vars(self) | plain, arrays, self.kind), arrays
 
     @classmethod
     def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "History":
-        tensors: dict[str, Any] = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-        saved = decode(content, tensors)
-        toy = saved["toy"]
+        saved = decode(content, arrays)
+        toy, train = (_with_parts(saved[name]) for name in ("toy", "train"))
         whole = {
-            "toy": ToyConfig.from_dict(toy) if "world" in toy else TextConfig(**toy),
-            "train": TrainConfig.from_dict(saved["train"]),
+            "toy": ToyConfig(**toy) if "world" in toy else TextConfig(**toy),
+            "train": TrainConfig(**train),
             "measured": {name: Series(*series) for name, series in saved["measured"].items()},
         }
         return cls(**{**saved, **whole})
+
+
+def _with_parts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a config whose world and masking are values, too."""
+    parts = {name: part for name, part in (("world", World), ("masking", Masking)) if values.get(name)}
+    return {**values, **{name: part(**values[name]) for name, part in parts.items()}}

@@ -14,18 +14,18 @@ thresholds do not matter. Then, for every layer by itself, all its heads togethe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from scipy.ndimage import median_filter
 
+from topic_probe.estimate import divide
 from topic_probe.options import check_share, checked
 from topic_probe.report import Report, provenance
 from topic_probe.train.history import History
-from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,6 @@ class DynamicsReport(Report, kind="dynamics"):
         provenance: model, training, options, versions.
     """
 
-    figure: ClassVar[str] = "curves:stage_map"
     layer: tuple[int, ...]
     value_start: Float64[np.ndarray, " layer"]
     value_flat: Float64[np.ndarray, " layer"]
@@ -143,9 +142,9 @@ def measure_dynamics(history: History, *, until: int | None = None, least: float
         two_stage=np.array([row["reasons"] is None for row in rows]),
         reasons=tuple(row["reasons"] for row in rows),
         provenance=provenance(
-            model=history.toy.to_dict(),
+            model=asdict(history.toy),
             options={
-                "until": until, "least": least, "training": history.train.to_dict(), "last_step": history.last_step,
+                "until": until, "least": least, "training": asdict(history.train), "last_step": history.last_step,
                 "stopped": history.stopped,
             },
             seed=history.train.seed,

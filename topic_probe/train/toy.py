@@ -4,9 +4,9 @@ import hashlib
 import inspect
 import json
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -14,28 +14,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from topic_probe.notices import progress_bar
-from topic_probe.options import checked
-from topic_probe.toy.masking import Attend, Loss, MaskedBatch, position_losses
+from topic_probe.options import checked, progress_bar
 from topic_probe.toy.model import (
     ToyConfig,
-    attention_is_uniform,
     counts_suffice,
-    has_hooks,
-    in_paper_layout,
     mean_losses,
     predictions,
     set_toy_tensors,
-    stand_for,
     toy_config,
     toy_parameters,
     toy_tensors,
-    words_are_one_hot,
 )
+from topic_probe.toy.world import Attend, Loss, MaskedBatch, position_losses
 from topic_probe.train.history import History, Series, TrainConfig
 
 Measure = Callable[[nn.Module], Any] | Callable[[int, nn.Module], Any]
@@ -56,10 +50,8 @@ def train_toy(
 ) -> History:
     """What happened while a toy was trained, in place.
 
-    The loss is the mean over documents (those with anything masked) of the mean loss over the masked positions.
-
-    Ctrl-C and a loss that is not finite end the training, with model and history at the last step that had a finite
-    loss. ``History.stopped`` says so.
+    The loss is the mean over documents (those with anything masked) of the mean loss over the masked positions. Where
+    it is not finite any more, the rows of the history end, and ``History.stopped`` says so.
 
     Args:
         model: From :func:`topic_probe.toy.model.build_toy`, which says what is trained of it.
@@ -94,9 +86,8 @@ def train_toys(
 ) -> tuple[History, ...]:
     """What `train_toy` would return for each toy, but for rounding, in less time.
 
-    Toys whose configs differ in nothing but the seed are trained side by side, by one computation of losses, gradients
-    and updates; the groups of these one after another. Ctrl-C ends the group under way, and others stay where they
-    are. A toy that diverges stops by itself.
+    Toys of one layer and head whose configs differ in nothing but the seed are trained side by side, by one computation
+    of losses, gradients and updates; the groups of these one after another.
 
     Args:
         models: From :func:`topic_probe.toy.model.build_toy`, one for each training.
@@ -109,62 +100,76 @@ def train_toys(
         raise ValueError(
             f"needed a model of its own for each config, got {len(set(map(id, models)))} models for {len(configs)}"
         )
-    places: list[Path | None] = []
+    places: dict[int, Path] = {}
     histories: dict[int, History] = {}
     groups: dict[str, list[int]] = {}
     for i, (model, config) in enumerate(zip(models, configs, strict=True)):
-        _check(toy_config(model), config)
-        places.append(None if folder is None else Path(folder) / _name(model, config, measure))
-        if (place := places[i]) is not None and place.exists():
-            histories[i] = History.load(place)
+        toy = toy_config(model)
+        n, size = (config.world or toy.world).vocabulary_size, toy.vocabulary_size
+        if n != size:
+            raise ValueError(
+                f"the documents have {n} token ids, the model {size}; build the model with ToyConfig(world=...) of "
+                "the same number of words"
+            )
+        if folder is not None:
+            places[i] = Path(folder) / _name(model, config, measure)
+        if i in places and places[i].exists():
+            histories[i] = History.load(places[i])
             set_toy_tensors(model, histories[i].tensors)
         else:
             # By their texts, because a config with a mapping has no hash.
-            setting = repr((toy_config(model), replace(config, seed=0), counts_suffice(model)))
-            groups.setdefault(setting, []).append(i)
-    interrupted = False
+            setting = (toy, replace(config, seed=0), counts_suffice(model) or i)
+            groups.setdefault(repr(setting), []).append(i)
     for group in groups.values():
-        training = _Training([models[i] for i in group], [configs[i] for i in group], measure)
-        try:
-            if not interrupted:
-                training.run(progress=progress)
-        except KeyboardInterrupt:
-            interrupted = True
-        for i, history in zip(group, training.histories(interrupted=interrupted), strict=True):
+        found = _train([models[i] for i in group], [configs[i] for i in group], measure, progress)
+        for i, history in zip(group, found, strict=True):
             histories[i] = history
-            if (place := places[i]) is not None and history.stopped == "finished" and not place.exists():
-                history.save(place)
+            if i in places and history.stopped == "finished" and not places[i].exists():
+                history.save(places[i])
     return tuple(histories[i] for i in range(len(models)))
-
-
-def _check(toy: ToyConfig, config: TrainConfig) -> None:
-    """ValueError where a config does not fit a toy."""
-    size = (config.world or toy.world).vocabulary_size
-    if size != toy.vocabulary_size:
-        raise ValueError(
-            f"the documents have {size} token ids, the model {toy.vocabulary_size}; build the model with "
-            "ToyConfig(world=...) of the same number of words"
-        )
-    entries = [entry for _, names in config.schedule for entry in names]
-    moved = [name for name in toy.tensor_names if stand_for(entries, name)]
-    if entries and moved != list(toy.trained_tensors):
-        raise ValueError(
-            f"schedule moves {', '.join(moved)}, but trained are {', '.join(toy.trained_tensors)}; change one of them "
-            "(ToyConfig(trained=...))"
-        )
 
 
 def _name(model: nn.Module, config: TrainConfig, measure: Any) -> str:
     """The name of a history that is kept: it depends on all that decides the numbers."""
     names = sorted(measure) if isinstance(measure, Mapping) else measure is not None
-    about = [toy_config(model).to_dict(), config.to_dict(), names, version("topic-probe")]
+    about = [asdict(toy_config(model)), asdict(config), names, version("topic-probe")]
     digest = hashlib.sha256(json.dumps(about).encode())
     for tensor in toy_tensors(model).values():
         digest.update(tensor.detach().numpy().tobytes())
     return f"toy-{digest.hexdigest()[:16]}"
 
 
-# --- batches ----------------------------------------------------------------------------------------
+def _train(
+    models: Sequence[nn.Module], configs: Sequence[TrainConfig], measure: Any, progress: bool | None
+) -> list[History]:
+    """Train toys of one setting and several seeds, or one toy of any depth."""
+    toy = toy_config(models[0])
+    if counts_suffice(models[0]):
+        named = [toy_tensors(model) for model in models]
+        tensors = {name: torch.stack([own[name].detach() for own in named]) for name in named[0]}
+        leaves = {name: tensors[name].requires_grad_() for name in toy.trained_tensors}
+        losses = _by_counts(models, configs, tensors)
+    else:
+        tensors = {name: view.detach()[None] for name, view in toy_tensors(models[0]).items()}
+        leaves = {name: toy_parameters(models[0])[name] for name in toy.trained_tensors}
+        losses = _through_hooks(models[0], configs[0])
+
+    def follow(i: int) -> nn.Module:
+        set_toy_tensors(models[i], {name: tensor.detach()[i] for name, tensor in tensors.items()})
+        return models[i]
+
+    recorder = Recorder(configs[0], tensors, leaves, measure)
+    optimize(leaves, losses, recorder, follow, progress)
+    packages = ("topic-probe", "transformer-lens", "torch")
+    provenance = {package: version(package) for package in packages}
+    histories = []
+    for i, config in enumerate(configs):
+        own = {name: tensor.detach().clone() for name, tensor in toy_tensors(follow(i)).items()}
+        histories.append(History(toy, config, tensors=own, provenance=provenance, **recorder.of(i)))
+    return histories
+
+
+# --- losses -----------------------------------------------------------------------------------------
 
 
 def draw(toy: ToyConfig, config: TrainConfig, chunk: int) -> MaskedBatch:
@@ -189,6 +194,28 @@ def _predicted(batch: MaskedBatch, attend: Attend) -> Bool[Tensor, "batch positi
     return batch.chosen & batch.visible(attend).any(dim=1, keepdim=True)
 
 
+def _by_counts(
+    models: Sequence[nn.Module], configs: Sequence[TrainConfig], tensors: Mapping[str, Tensor]
+) -> Iterator[Float[Tensor, "toy"]]:
+    """Losses of one step after another, from counts of words."""
+    toy, size = toy_config(models[0]), configs[0].batch_size
+    # By what stays as it is: W_E is the identity (equation 7); keys, or all that queries ask for, are zero.
+    frozen = {name: tensor for name, tensor in tensors.items() if not tensor.requires_grad}
+    one_hot = "W_E" in frozen and bool((frozen["W_E"] == torch.eye(frozen["W_E"].shape[-1])).all())
+    zero = {name for name, tensor in frozen.items() if not tensor.any()}
+    uniform = "W_K" in zero or {"W_Q", "b_Q"} <= zero
+    for chunk in count():
+        drawn = [draw(toy, config, chunk) for config in configs]
+        queries = [_queries(own, size, toy, uniform=uniform) for own in drawn]
+        for parts in zip(*queries, strict=True):
+            # Toys with fewer queries get more, of which nothing is predicted.
+            tokens, log_counts, entries, shares = (
+                pad_sequence(list(part), batch_first=True) for part in zip(*parts, strict=True)
+            )
+            logits = predictions(tensors, tokens, log_counts, one_hot=one_hot, uniform=uniform)
+            yield mean_losses(logits, entries, shares, loss=configs[0].loss)
+
+
 def _queries(
     chunk: MaskedBatch, batch_size: int, toy: ToyConfig, *, uniform: bool
 ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -197,17 +224,21 @@ def _queries(
     Positions of one document that show the same token are one query, because they have one prediction; under uniform
     attention what a position shows does not matter.
     """
-    n_steps, size, dtype = len(chunk) // batch_size, toy.vocabulary_size, getattr(torch, toy.dtype)
+    n_documents, size, dtype = chunk.shown.shape[0], toy.vocabulary_size, getattr(torch, toy.dtype)
+    n_steps = n_documents // batch_size
     documents, positions = _predicted(chunk, toy.attend).nonzero(as_tuple=True)
     shown = torch.zeros_like(documents) if uniform else chunk.shown[documents, positions]
-    there = torch.zeros(len(chunk) * size, dtype=torch.bool)
+    there = torch.zeros(n_documents * size, dtype=torch.bool)
     there[documents * size + shown] = True
     keys, query = there.nonzero()[:, 0], there.cumsum(0)[documents * size + shown] - 1
     n_queries = torch.bincount(keys // (size * batch_size), minlength=n_steps)
     first = n_queries.cumsum(0) - n_queries
     steps = documents // batch_size
     entries = (query - first[steps]) * size + chunk.target[documents, positions]
-    shares = _shares(documents, n_steps, batch_size).to(dtype)
+    # Every position has 1 / |M| of its document / number of its batch's documents that have any.
+    n_chosen = torch.bincount(documents, minlength=n_documents).view(n_steps, batch_size)
+    weights = 1 / (n_chosen * (n_chosen > 0).sum(dim=1, keepdim=True)).double()
+    shares = weights.flatten()[documents].to(dtype)
     counts = chunk.counts(size, toy.attend)
     log_counts = torch.arange(int(counts.max()) + 1).to(dtype).log()[counts]  # of few numbers
     ends, n_masked = n_queries.tolist(), torch.bincount(steps, minlength=n_steps).tolist()
@@ -216,226 +247,151 @@ def _queries(
     return list(zip(*by_query, *by_position, strict=True))
 
 
-def _shares(documents: Int64[Tensor, " masked"], n_steps: int, batch_size: int) -> Float64[Tensor, " masked"]:
-    """Weight of every masked position: 1 / |M| of its document / number of its batch's documents that have any."""
-    sizes = torch.bincount(documents, minlength=n_steps * batch_size).view(n_steps, batch_size)
-    return 1 / (sizes * (sizes > 0).sum(dim=1, keepdim=True)).double().flatten()[documents]
+def _through_hooks(model: nn.Module, config: TrainConfig) -> Iterator[Float[Tensor, "toy"]]:
+    """Losses of one step after another of a toy of any depth."""
+    for chunk in count():
+        drawn = draw(toy_config(model), config, chunk)
+        for start in range(0, len(drawn), config.batch_size):
+            batch = drawn.select(slice(start, start + config.batch_size))
+            yield hooked_loss(model, batch, loss=config.loss)[None]
 
 
-# --- the loop ---------------------------------------------------------------------------------------
-
-
-class _Training:
-    """Toys of one setting and several seeds.
-
-    Attributes:
-        tensors: By name, with an axis ``toy`` in front. The models follow where they are measured, and at the end.
-    """
-
-    def __init__(self, models: Sequence[nn.Module], configs: Sequence[TrainConfig], measure: Any):
-        self.models, self.configs = models, configs
-        self.toy, self.config = toy_config(models[0]), configs[0]
-        named = [toy_tensors(model) for model in models]
-        self.tensors = {name: torch.stack([own[name].detach() for own in named]) for name in named[0]}
-        self.trained = {name: self.tensors[name].requires_grad_() for name in self.toy.trained_tensors}
-        self.recorder = Recorder(self.config, self.tensors, self.trained, measure)
-        make = torch.optim.Adam if self.config.optimizer == "adam" else torch.optim.SGD
-        # The gradient of λ‖θ‖² is 2λθ.
-        rate, decay = self.config.learning_rate, 2 * self.config.l2
-        self.optimizer = make(self.trained.values(), lr=rate, weight_decay=decay, fused=True)
-
-    def run(self, *, progress: bool | None) -> None:
-        """Train until the last step, or until all have diverged."""
-        found = self.by_counts() if counts_suffice(self.models[0]) else self.through_hooks()
-        with progress_bar(total=self.config.steps, unit="step", shown=progress) as bar:
-            for step, (losses, gradients) in zip(range(self.config.steps + 1), found, strict=False):
-                if not self.recorder.record(step, losses, gradients):
-                    break
-                if self.recorder.functions and self.config.measures(step):
-                    for i, model in enumerate(self.models):
-                        if i not in self.recorder.ended:
-                            set_toy_tensors(model, self.tensors_of(i))
-                            self.recorder.measure(i, model)
-                if step < self.config.steps:
-                    self.update(step, gradients)
-                    bar.update()
-
-    def by_counts(self) -> Iterator[tuple[Float[Tensor, "toy"], Sequence[Tensor]]]:
-        """Losses and gradients of one step after another, from counts of words."""
-        one_hot = all(map(words_are_one_hot, self.models))
-        uniform = all(map(attention_is_uniform, self.models))
-        for chunk in count():
-            drawn = [draw(self.toy, config, chunk) for config in self.configs]
-            queries = [_queries(own, self.config.batch_size, self.toy, uniform=uniform) for own in drawn]
-            for parts in zip(*queries, strict=True):
-                # Toys with fewer queries get more, of which nothing is predicted.
-                tokens, log_counts, entries, shares = (
-                    pad_sequence(list(part), batch_first=True) for part in zip(*parts, strict=True)
-                )
-                logits = predictions(self.tensors, tokens, log_counts, one_hot=one_hot, uniform=uniform)
-                losses = mean_losses(logits, entries, shares, loss=self.config.loss)
-                leaves = list(self.trained.values())
-                yield losses.detach(), torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
-
-    def through_hooks(self) -> Iterator[tuple[Float[Tensor, "toy"], Sequence[Tensor]]]:
-        """The same from the forward of the hooked models."""
-        size = self.config.batch_size
-        for chunk in count():
-            drawn = [draw(self.toy, config, chunk) for config in self.configs]
-            for start in range(0, len(drawn[0]), size):
-                found = []
-                for i, model in enumerate(self.models):
-                    set_toy_tensors(model, self.tensors_of(i))
-                    batch = drawn[i].select(slice(start, start + size))
-                    found.append(through_hooks(model, batch, loss=self.config.loss))
-                losses, gradients = zip(*found, strict=True)
-                yield torch.stack(losses), [torch.stack(own) for own in zip(*gradients, strict=True)]
-
-    def update(self, step: int, gradients: Sequence[Tensor]) -> None:
-        """One step of the optimizer, for the tensors that move in it."""
-        for (name, tensor), gradient in zip(self.trained.items(), gradients, strict=True):
-            # Without a gradient a tensor keeps its value, and under Adam its moments. Fused optimizers take the numbers
-            # of both as they lie in memory, whatever their strides say.
-            tensor.grad = gradient.contiguous() if self.config.moves(name, step) else None
-        self.optimizer.step()
-
-    def tensors_of(self, i: int) -> dict[str, Tensor]:
-        """The tensors of one toy."""
-        return {name: tensor.detach()[i] for name, tensor in self.tensors.items()}
-
-    def histories(self, *, interrupted: bool) -> list[History]:
-        """What was recorded of every toy; the models get the tensors of their last steps."""
-        packages = ("topic-probe", "transformer-lens", "torch")
-        provenance = {package: version(package) for package in packages}
-        found = []
-        for i, (model, config) in enumerate(zip(self.models, self.configs, strict=True)):
-            recorded = self.recorder.history(i, interrupted=interrupted)
-            set_toy_tensors(model, recorded["tensors"])
-            found.append(History(toy=self.toy, train=config, provenance=provenance, **recorded))
-        return found
-
-
-def through_hooks(
-    model: nn.Module, batch: MaskedBatch, *, loss: Loss
-) -> tuple[Float[Tensor, ""], list[Float[Tensor, "..."]]]:
-    """The loss of a toy of any depth on a batch, and its gradients in the trained tensors, by the hooked forward."""
-    toy, parameters = toy_config(model), toy_parameters(model)
-    batch = batch.select(_predicted(batch, toy.attend).any(dim=1))
+def hooked_loss(model: nn.Module, batch: MaskedBatch, *, loss: Loss) -> Float[Tensor, ""]:
+    """The loss of a toy on a batch, by the hooked forward."""
+    attend = toy_config(model).attend
+    batch = batch.select(_predicted(batch, attend).any(dim=1))
     rows, positions = batch.chosen.nonzero(as_tuple=True)
-    logits = model(batch.shown, attention_mask=batch.visible(toy.attend).long())[rows, positions]
+    logits = model(batch.shown, attention_mask=batch.visible(attend).long())[rows, positions]
     losses = position_losses(logits, batch.target[rows, positions], loss=loss)
-    mean = _shares(rows, 1, len(batch)).to(losses) @ losses
-    leaves = {name: parameters[name] for name in toy.trained_tensors}
-    found = torch.autograd.grad(mean, list(leaves.values()), materialize_grads=True)
-    gradients = {name: in_paper_layout(model, name, own) for name, own in zip(leaves, found, strict=True)}
-    for name in gradients:
-        # b_K shifts all scores of a query alike, so what comes out is rounding, which Adam would make a step of.
-        if name.startswith("b_K") and not has_hooks(model):
-            gradients[name] = torch.zeros_like(gradients[name])
-    return mean.detach(), list(gradients.values())
+    return batch.document_means(losses.double()).mean()
 
 
-# --- what is recorded -------------------------------------------------------------------------------
+# --- the loop, and what it records --------------------------------------------------------------------
+
+
+def optimize(
+    leaves: Mapping[str, Tensor],
+    losses: Iterator[Float[Tensor, "model"]],
+    recorder: "Recorder",
+    follow: Callable[[int], nn.Module],
+    progress: bool | None,
+) -> None:
+    """Train until the last step, or until no loss is finite.
+
+    Args:
+        leaves: What is trained.
+        losses: Of one step after another, for the leaves as they are.
+        recorder: Also says how to train.
+        follow: A model by its number, with the tensors that it has now.
+        progress: Whether to show a bar.
+    """
+    config = recorder.config
+    make = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
+    # The gradient of λ‖θ‖² is 2λθ.
+    rate, decay = config.learning_rate, 2 * config.l2
+    optimizer = make(leaves.values(), lr=rate, weight_decay=decay, fused=True)
+    with progress_bar(total=config.steps, unit="step", shown=progress) as bar:
+        for step, loss in zip(range(config.steps + 1), losses, strict=False):
+            found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
+            # b_K shifts all scores of a query alike: its gradient is rounding, which Adam would make a step of. Fused
+            # optimizers take numbers as they lie in memory, whatever their strides say.
+            gradients = {
+                name: torch.zeros_like(gradient) if name.startswith("b_K") else gradient.contiguous()
+                for name, gradient in zip(leaves, found, strict=True)
+            }
+            finite = recorder.record(step, loss.detach(), gradients)
+            if not finite:
+                break
+            if recorder.functions and config.measures(step):
+                for i in finite:
+                    recorder.measure(step, i, follow(i))
+            if step < config.steps:
+                for name, leaf in leaves.items():
+                    # Without a gradient a tensor keeps its value, and under Adam its moments.
+                    leaf.grad = gradients[name] if config.moves(name, step) else None
+                optimizer.step()
+                bar.update()
 
 
 class Recorder:
     """What is kept of models that are trained side by side.
 
     Attributes:
-        step: The last step that was recorded.
-        kept: Copies of the trained tensors at that step.
-        directions: W_V as vectors of length 1, at the steps that a later row looks back to.
-        ended: What the histories of models that have ended hold.
+        rows: By step, the columns of every model.
+        past: W_V of the last steps.
+        diverged: By model, the first step whose loss was not finite, and that loss.
     """
 
     def __init__(
         self,
         config: TrainConfig,
         watched: Mapping[str, Float[Tensor, "model ..."]],
-        trained: Mapping[str, Float[Tensor, "model ..."]],
+        trained: Mapping[str, Tensor],
         measure: Measure | Mapping[str, Measure] | None,
     ):
-        """Of ``trained``, which training changes in place, and of the norms of ``watched``."""
-        self.config, self.watched, self.trained = config, watched, trained
+        """Of the norms of ``watched``; those that are not trained stay as they are."""
+        self.config = config
         self.functions = measure if isinstance(measure, Mapping) else {"": measure} if measure else {}
-        self.moving = [name for name in watched if name in trained]
+        self.moving = {name: tensor for name, tensor in watched.items() if name in trained}
         self.norms = {name: _norms(tensor) for name, tensor in watched.items()}
-        self.step = 0
-        self.kept = {name: tensor.detach().clone() for name, tensor in trained.items()}
-        self.columns: tuple[str, ...] = ("loss",)
+        self.columns: tuple[str, ...] = ()
         self.rows: dict[int, Tensor] = {}
-        self.directions: dict[int, dict[str, Tensor]] = {}
+        unknown = {name: torch.full_like(tensor, math.nan) for name, tensor in self.moving.items()}
+        self.past: deque[dict[str, Tensor]] = deque([unknown] * ROTATION_LAG, maxlen=ROTATION_LAG + 1)
+        self.diverged: dict[int, tuple[int, float]] = {}
         self.measured: dict[int, dict[str, dict[int, Tensor]]] = defaultdict(lambda: defaultdict(dict))
-        self.ended: dict[int, dict[str, Any]] = {}
 
-    def record(self, step: int, losses: Float[Tensor, "model"], gradients: Sequence[Tensor] = ()) -> bool:
-        """Take a step before its update; whether any model is still to be trained."""
+    def record(self, step: int, losses: Float[Tensor, "model"], gradients: Mapping[str, Tensor]) -> list[int]:
+        """Take a step before its update; the models whose losses were finite until now."""
         for i, loss in enumerate(losses.tolist()):
-            if not math.isfinite(loss) and i not in self.ended:
-                what = f"the loss of step {step} is {loss}"
-                if step == 0:
-                    raise ValueError(f"{what}, before any update; look at the tensors the model starts with")
-                back = f"the model is back at step {self.step} (try a lower learning_rate)"
-                self._end(i, f"diverged: {what}; {back}")
-        if len(self.ended) == len(losses):
-            return False
-        torch._foreach_copy_(list(self.kept.values()), [tensor.detach() for tensor in self.trained.values()])
-        self.step = step
-        self._add_row(losses, gradients)
-        return True
-
-    def _add_row(self, losses: Float[Tensor, "model"], gradients: Sequence[Tensor]) -> None:
-        """The row of this step, if it has one, and the directions that a later row looks back to."""
-        has_row, compared = self.config.records(self.step), self.config.records(self.step + ROTATION_LAG)
-        if not (has_row or compared):
-            return
-        self.norms |= {name: _norms(self.kept[name]) for name in self.moving}
-        turning = [name for name in self.moving if name.startswith("W_V")]
-        directions = {
-            name: self.kept[name].double().flatten(1) / self.norms[name][:, None] for name in turning
-        }
-        before = self.directions.pop(self.step - ROTATION_LAG, {})
-        if compared:
-            self.directions[self.step] = directions
-        if has_row:
-            cosines = {name: (directions[name] * before.get(name, math.nan)).sum(1) for name in turning}
+            if not math.isfinite(loss):
+                self.diverged.setdefault(i, (step, loss))
+        turning = {name: tensor for name, tensor in self.moving.items() if name.startswith("W_V")}
+        self.past.append({name: tensor.detach().clone() for name, tensor in turning.items()})
+        if self.config.records(step):
+            self.norms |= {name: _norms(tensor) for name, tensor in self.moving.items()}
             row = {"loss": losses.double()}
             row |= {f"norm_{name}": norm for name, norm in self.norms.items()}
-            row |= {f"rotation_{name}": ((1 - cosine) / 2).clamp(min=0) for name, cosine in cosines.items()}
+            for name in turning:
+                now, before = (
+                    at[name].double().flatten(1) / _norms(at[name])[:, None]
+                    for at in (self.past[-1], self.past[0])
+                )
+                row[f"rotation_{name}"] = ((1 - (now * before).sum(1)) / 2).clamp(min=0)
             if self.config.record_gradients:
-                named = zip(self.trained, gradients, strict=True)
-                row |= {f"gradient_{name}": _norms(gradient) for name, gradient in named}
-            self.columns, self.rows[self.step] = tuple(row), torch.stack(list(row.values()), dim=1).cpu()
+                row |= {
+                    f"gradient_{name}": _norms(gradient.reshape(len(losses), -1))
+                    for name, gradient in gradients.items()
+                }
+            self.columns, self.rows[step] = tuple(row), torch.stack(list(row.values()), dim=1).cpu()
+        return [i for i in range(len(losses)) if i not in self.diverged]
 
-    def measure(self, i: int, model: nn.Module) -> None:
-        """Call the user's functions on a model at this step, and keep what they return."""
+    def measure(self, step: int, i: int, model: nn.Module) -> None:
+        """Call the user's functions on a model at a step, and keep what they return."""
         for prefix, function in self.functions.items():
-            value = _called(function, self.step, model)
+            value = _called(function, step, model)
             for key, number in value.items() if isinstance(value, Mapping) else [("", value)]:
                 name = ".".join(part for part in (prefix, str(key)) if part) or "measured"
-                self.measured[i][name][self.step] = torch.as_tensor(number).detach().cpu().double().clone()
+                self.measured[i][name][step] = torch.as_tensor(number).detach().cpu().double().clone()
 
-    def history(self, i: int, *, interrupted: bool) -> dict[str, Any]:
+    def of(self, i: int) -> dict[str, Any]:
         """What the history of a model holds of all this."""
-        if i not in self.ended:
-            stopped = f"interrupted at step {self.step} of {self.config.steps}"
-            self._end(i, stopped if interrupted else "finished")
-        return self.ended[i]
-
-    def _end(self, i: int, stopped: str) -> None:
-        """Leave a model where the last step was recorded."""
-        tensors = {**self.watched, **self.kept}
-        rows = [torch.zeros(0, len(self.columns)), *(row[i : i + 1] for row in self.rows.values())]
-        self.ended[i] = {
-            "steps": torch.tensor(list(self.rows), dtype=torch.int64),
-            "table": torch.cat(rows).double(),
+        last, stopped = self.config.steps, "finished"
+        if i in self.diverged:
+            step, loss = self.diverged[i]
+            last = step - 1
+            stopped = f"diverged: the loss of step {step} is {loss}; try a lower learning_rate"
+        steps = [step for step in self.rows if step <= last]
+        rows = [self.rows[step][i] for step in steps]
+        return {
+            "steps": torch.tensor(steps, dtype=torch.int64),
+            "table": torch.stack(rows).double() if rows else torch.zeros(0, len(self.columns)).double(),
             "columns": self.columns,
             "measured": {
                 name: Series(torch.tensor(list(values)), torch.stack(list(values.values())))
                 for name, values in self.measured[i].items()
             },
-            "tensors": {name: tensor.detach()[i].clone().cpu() for name, tensor in tensors.items()},
-            "last_step": self.step,
+            "last_step": last,
             "stopped": stopped,
         }
 

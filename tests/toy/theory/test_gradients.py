@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 from plain_toy import masked, plain_cost
-from torch.func import grad, jacrev, vmap
+from torch.func import jacrev
 
 from topic_probe.toy import theory
-from topic_probe.toy.masking import MaskedBatch, Masking
-from topic_probe.toy.world import World
+from topic_probe.toy.world import MaskedBatch, Masking, World
 
 WORLD = World(n_topics=2, words_per_topic=2, alpha=0.5, min_length=5, max_length=9)
 EVEN = replace(WORLD, min_length=7, max_length=7)  # without padding
@@ -71,26 +70,3 @@ def test_one_masked_position_by_hand():
     square = 2 * (3 / 16) ** 2 + (1 / 4) ** 2 + 2 * (2 * (1 / 8) ** 2 + (1 / 16) ** 2)
     assert sizes.attention == pytest.approx(2 * math.sqrt(square))
     assert sizes.ratio(1e-6) == pytest.approx(1e-12 * sizes.attention / sizes.value)
-
-
-def test_squared_loss_has_the_mean_squares_that_draws_of_the_noise_have():
-    """W_K and W_Q enter through the scores alone: |∂L/∂W_K|² is σ² |∂L/∂scores|² on average, for any d_a."""
-    noise = 0.5
-    batch = masked(EVEN, 4)
-    drawn = noise * torch.randn(
-        20_000, SIZE, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
-
-    def value(scores, W_V):
-        return one_hot_loss(torch.eye(SIZE).double(), SIZE**0.5 * scores, W_V, batch, "squared")
-
-    uniform = torch.zeros(SIZE, SIZE, dtype=torch.float64)
-    by_scores, by_value = vmap(grad(value, (0, 1)), (None, 0))(uniform, drawn)
-    keys, values = (
-        noise * by_scores.square().sum((1, 2)).mean().sqrt(),
-        by_value.square().sum((1, 2)).mean().sqrt(),
-    )
-    sizes = theory.initial_gradients(EVEN, batch, loss="squared")
-    assert sizes.attention_noise * noise > 0.3 * sizes.attention
-    assert sizes.ratio(noise) == pytest.approx(float(keys / values), rel=0.03)
-    assert math.hypot(sizes.value, noise * sizes.value_noise) == pytest.approx(float(values), rel=0.03)

@@ -11,8 +11,7 @@ from plain_toy import uniform
 from torch import Tensor
 
 from topic_probe.toy import theory
-from topic_probe.toy.masking import MaskedBatch, Masking
-from topic_probe.toy.world import World, overlapping_words, zipf_words
+from topic_probe.toy.world import MaskedBatch, Masking, World, overlapping_words, zipf_words
 
 PAPER = Masking(p_mask=0.15, p_keep=0.1, p_random=0.1)
 ODD = Masking(p_mask=0.5, p_keep=0.2, p_random=0.3)

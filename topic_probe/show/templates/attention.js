@@ -1,554 +1,297 @@
 "use strict";
-// Unpacks the patterns of all heads, shows those that are chosen, puts words in order, and reads out what is pointed at.
-(async () => {
+// Shows the heads that are chosen, puts words in order, and reads out what is pointed at.
+(() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const bytes = (packed) => Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));
-  const inflated = (packed) =>
-    new Response(new Blob([bytes(packed)]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
-  const tokensOf = { queries: data.queries, keys: data.keys || data.queries };
-  const [n, m] = [tokensOf.queries.words.length, tokensOf.keys.words.length];
-
-  const unpacked = new Uint8Array(await inflated(data.packed));
-  const part = (number) => unpacked.subarray(number * n * m, (number + 1) * n * m);
-  const relations = { token: part(0), word: part(1) };
-  const masks = Array.from({ length: data.nMasks }, (_, at) => part(2 + at));
-  // How many tokens each query may see: attention times this is 1 where it makes no difference between them.
-  const seen = masks.map((mask) =>
-    Array.from({ length: n }, (_, row) => mask.subarray(row * m, (row + 1) * m).reduce((a, b) => a + b, 0)));
-  const patterns = new Map();
-
-  function patternOf(at) {
-    if (!patterns.has(at)) {
-      // Steps of the root, up to the highest.
-      const { highest } = data.heads[at];
-      patterns.set(at, Float32Array.from(part(2 + masks.length + at), (step) => highest * (step / data.steps) ** 2));
-    }
-    return patterns.get(at);
-  }
-
+  const { queries, keys } = data;
+  const [n, m] = [queries.words.length, keys.words.length];
   const RELATIONS = ["no relation", "same word", "same topic", "different topic"];
-  const HIDDEN = hatched();
-  const INK = [16, 20, 38];
+  const [HIDDEN, STRIP, LABELLED] = [255, 7, 60];
 
   const form = document.querySelector(".controls");
   const place = document.querySelector(".heads");
   const grid = document.querySelector(".grid");
   const buttons = [...grid.querySelectorAll("button")];
-  const nothing = document.querySelector(".none-chosen");
+  const buttonOf = (name) => buttons.find((one) => one.dataset.name === name);
   let cards = [];
-  const tip = document.createElement("div");
-  tip.className = "tip";
-  tip.hidden = true;
-  document.body.append(tip);
-
-  // What a mask hides is hatched: any grey would be a value.
-  function hatched() {
-    const tile = document.createElement("canvas");
-    tile.width = tile.height = 6;
-    const context = tile.getContext("2d");
-    context.fillStyle = "#f4f4f6";
-    context.fillRect(0, 0, 6, 6);
-    context.strokeStyle = "#b9bcc6";
-    for (const shift of [-6, 0, 6]) {
-      context.moveTo(shift, 6);
-      context.lineTo(shift + 6, 0);
-    }
-    context.stroke();
-    return context.createPattern(tile, "repeat");
-  }
-
-  // ---- tokens, or the words that they are pieces of
-
-  function unitsOf(tokens, level) {
-    const members = [];
-    tokens.words.forEach((_, at) => {
-      if (level === "word" && tokens.continues[at]) members.at(-1).push(at);
-      else members.push([at]);
-    });
-    const topics = level === "word" ? tokens.wordTopics : tokens.topics;
-    return members.map((own) => ({
-      members: own,
-      word: (level === "word" ? tokens.inWords : tokens.words)[own[0]],
-      topics: topics[own[0]],
-      special: tokens.special[own[0]],
-    }));
-  }
-
-  let level = "token";
-  let queries = [];
-  let keys = [];
   let rows = [];
   let columns = [];
 
   // ---- words in order
 
-  const rank = (unit) => unit.topics.length ? unit.topics[0] : unit.special ? Infinity : 1e9;
-
-  function arranged(units) {
-    const all = units.map((_, at) => at);
-    const kept = form.only.checked ? all.filter((at) => units[at].topics.length) : all;
-    if (form.order.value === "topic") {
-      kept.sort((one, other) => {
-        const [a, b] = [rank(units[one]), rank(units[other])];
-        if (a !== b) return a < b ? -1 : 1;
-        // Repetitions of a word stand together where words have topics; the rest keeps the order of the text.
-        const [word, next] = [units[one].word, units[other].word];
-        return a < 1e9 && word !== next ? (word < next ? -1 : 1) : one - other;
-      });
-    }
-    return kept;
-  }
-
-  function order() {
-    level = form.level.value;
-    queries = unitsOf(tokensOf.queries, level);
-    keys = data.keys ? unitsOf(tokensOf.keys, level) : queries;
-    rows = arranged(queries);
-    columns = data.keys ? arranged(keys) : rows;
-    topicsOfCells = new Map();
-    for (const card of cards) card.cursor = null;
-    drawAll();
+  function arranged(tokens) {
+    const rank = (at) => tokens.topics[at].length ? tokens.topics[at][0] : tokens.special[at] ? Infinity : 1e9;
+    const all = tokens.words.map((_, at) => at);
+    const kept = form.only?.checked ? all.filter((at) => tokens.topics[at].length) : all;
+    if (form.order.value === "position") return kept;
+    // Repetitions of a word stand together where words have topics; the rest keeps the order of the text.
+    const word = (at) => tokens.topics[at].length ? tokens.words[at] : "";
+    return kept.sort((a, b) =>
+      rank(a) !== rank(b) ? (rank(a) < rank(b) ? -1 : 1) : word(a) !== word(b) ? (word(a) < word(b) ? -1 : 1) : a - b);
   }
 
   // ---- what is in a cell
 
-  // Attention to a word is summed over its pieces, from a word averaged, and uniform attention is treated alike.
-  function value(at, query, key) {
-    const { mask } = data.heads[at];
-    const pattern = patternOf(at);
-    let [attention, uniform] = [0, 0];
-    for (const row of queries[query].members) {
-      for (const column of keys[key].members) {
-        if (!masks[mask][row * m + column]) continue;
-        attention += pattern[row * m + column];
-        uniform += 1 / seen[mask][row];
-      }
-    }
-    const visible = uniform > 0;
-    return {
-      visible,
-      attention: attention / queries[query].members.length,
-      relative: visible ? attention / uniform : 0,
-      relation: visible ? relationOf(query, key) : 0,
-    };
+  function patternOf(head) {
+    head.bytes ??= Uint8Array.from(atob(head.pattern), (one) => one.charCodeAt(0));
+    return head.bytes;
   }
+  const timesOf = (byte) => data.most * (byte / (HIDDEN - 1)) ** 2;
+  const relationOf = (query, key) => Number(data.relation[query * m + key]);
+  const shared = (query, key) => queries.topics[query].filter((topic) => keys.topics[key].includes(topic));
 
-  const relationOf = (query, key) => relations[level][queries[query].members[0] * m + keys[key].members[0]];
-
-  const shade = (relative) => Math.min(1, Math.log1p(Math.max(0, relative)) / Math.log(11));
-  const INKS = Array.from({ length: 256 }, (_, step) =>
-    `rgb(${INK.map((part) => Math.round(255 + (part - 255) * step / 255)).join()})`);
-
-  // The topic that the pair of every shown cell shares, -1 for none (forms of a word may share none), in the order of
-  // rows and columns. Heads with the same mask have it in common.
-  let topicsOfCells = new Map();
-
-  function sharedTopics(at) {
-    const { mask } = data.heads[at];
-    if (topicsOfCells.has(mask)) return topicsOfCells.get(mask);
-    const found = new Int32Array(rows.length * columns.length).fill(-1);
-    rows.forEach((query, row) => columns.forEach((key, column) => {
-      const kind = relationOf(query, key);
-      if ((kind !== 1 && kind !== 2) || !value(at, query, key).visible) return;
-      const common = queries[query].topics.find((topic) => keys[key].topics.includes(topic));
-      if (common !== undefined) found[row * columns.length + column] = common;
-    }));
-    topicsOfCells.set(mask, found);
-    return found;
+  function inkOf(byte) {
+    if (byte === HIDDEN) return "#f3e3c8";
+    const share = Math.min(1, Math.log1p(timesOf(byte)) / Math.log(11));
+    return `rgb(${[16, 20, 38].map((part) => Math.round(255 + (part - 255) * share)).join()})`;
   }
+  const INKS = Array.from({ length: 256 }, (_, byte) => inkOf(byte));
 
   // ---- drawing
 
   function measure(card) {
-    const width = Math.max(120, card.canvas.clientWidth);
-    const context = card.base.getContext("2d");
+    const context = card.canvas.getContext("2d");
     context.font = "11px sans-serif";
-    const longest = (units, places) =>
-      Math.min(96, Math.max(0, ...places.map((at) => context.measureText(units[at].word).width)) + 8);
-    const [left, top] = [longest(queries, rows), longest(keys, columns)];
-    const strip = 7;
-    let size = Math.min(36, (width - left - strip) / Math.max(1, columns.length));
-    const labelled = size >= 9;
-    if (!labelled) size = (width - strip) / Math.max(1, columns.length);
-    const [x, y] = labelled ? [left + strip, top + strip] : [strip, strip];
-    return { width, height: Math.ceil(y + size * rows.length) + 2, x, y, size, strip, labelled };
+    const longest = (words, places) => Math.min(96, 8 + Math.max(0, ...places.map((at) => context.measureText(words[at]).width)));
+    const labelled = Math.max(rows.length, columns.length) <= LABELLED;
+    const x = STRIP + (labelled ? longest(queries.words, rows) : 0);
+    const y = STRIP + (labelled ? longest(keys.words, columns) : 0);
+    const room = (card.wrap.clientWidth - x) / Math.max(1, columns.length);
+    // Labels need 9 pixels a word; what is wider than the card can be scrolled.
+    const size = Math.min(34, Math.max(labelled ? 9 : 2, Math.floor(room)));
+    return { x, y, size, labelled, width: x + size * columns.length + 1, height: y + size * rows.length + 1 };
   }
 
-  const colourOf = (unit) =>
-    unit.topics.length ? data.topics[unit.topics[0]].colour : unit.special ? "#00000030" : "#00000012";
-
-  function drawBase(card) {
-    const box = (card.box = measure(card));
-    const { x, y, size, strip } = box;
+  function draw(card) {
+    if (!card.head.pattern) return;
+    const { x, y, size, labelled, width, height } = (card.box = measure(card));
     const ratio = window.devicePixelRatio || 1;
-    for (const canvas of [card.base, card.canvas]) {
-      canvas.width = Math.round(box.width * ratio);
-      canvas.height = Math.round(box.height * ratio);
-    }
-    card.canvas.style.height = `${box.height}px`;
-    const context = card.base.getContext("2d");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.fillStyle = "#fff";
-    context.fillRect(0, 0, box.width, box.height);
-    // Edges on whole device pixels, or a grid of gaps would be seen.
-    const snap = (number) => Math.round(number * ratio) / ratio;
-    const X = (column) => snap(x + column * size);
-    const Y = (row) => snap(y + row * size);
-
+    Object.assign(card.canvas, { width: width * ratio, height: height * ratio });
+    Object.assign(card.canvas.style, { width: `${width}px`, height: `${height}px` });
+    const context = card.canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    const pattern = patternOf(card.head);
     rows.forEach((query, row) => columns.forEach((key, column) => {
-      const cell = value(card.at, query, key);
-      const t = shade(cell.relative);
-      context.fillStyle = cell.visible ? INKS[Math.round(t * 255)] : HIDDEN;
-      context.fillRect(X(column), Y(row), X(column + 1) - X(column), Y(row + 1) - Y(row));
-      if (cell.relation === 1 && size >= 6) {
-        context.fillStyle = t > 0.5 ? "#fff" : "#000";
-        context.beginPath();
-        context.arc((X(column) + X(column + 1)) / 2, (Y(row) + Y(row + 1)) / 2, Math.min(2, size * 0.12), 0, 7);
-        context.fill();
+      const byte = pattern[query * m + key];
+      context.fillStyle = INKS[byte];
+      context.fillRect(x + column * size, y + row * size, size, size);
+      if (relationOf(query, key) === 1 && byte !== HIDDEN && size >= 6) {
+        context.fillStyle = timesOf(byte) > 2 ? "#fff" : "#000";
+        context.fillRect(x + (column + 0.5) * size - 1, y + (row + 0.5) * size - 1, 2, 2);
       }
     }));
-
-    let outlined = 0;
-    const shared = sharedTopics(card.at);
-    const region = (row, column) =>
-      row < 0 || column < 0 || row >= rows.length || column >= columns.length ? -1 : shared[row * columns.length + column];
-    const thick = size >= 9 ? 2.5 : size >= 4 ? 1.5 : 1;
-    context.lineCap = "square";
-    for (const [halo, wide] of [[true, thick + 1.5], [false, thick]]) {
-      if (halo && size < 6) continue;
-      rows.forEach((_, row) => columns.forEach((_, column) => {
-        const own = region(row, column);
-        if (own < 0) return;
-        outlined += halo ? 0 : 1;
-        const edges = [
-          [row - 1, column, X(column), Y(row), X(column + 1), Y(row)],
-          [row + 1, column, X(column), Y(row + 1), X(column + 1), Y(row + 1)],
-          [row, column - 1, X(column), Y(row), X(column), Y(row + 1)],
-          [row, column + 1, X(column + 1), Y(row), X(column + 1), Y(row + 1)],
-        ];
-        context.strokeStyle = halo ? "#fff" : data.topics[own].colour;
-        context.lineWidth = wide;
-        for (const [otherRow, otherColumn, ...line] of edges) {
-          if (region(otherRow, otherColumn) === own) continue;
-          context.beginPath();
-          context.moveTo(line[0], line[1]);
-          context.lineTo(line[2], line[3]);
-          context.stroke();
-        }
-      }));
-    }
-    rows.forEach((query, row) => {
-      context.fillStyle = colourOf(queries[query]);
-      context.fillRect(x - strip, Y(row), strip - 2, Y(row + 1) - Y(row));
-    });
-    columns.forEach((key, column) => {
-      context.fillStyle = colourOf(keys[key]);
-      context.fillRect(X(column), y - strip, X(column + 1) - X(column), strip - 2);
-    });
-    if (box.labelled) drawLabels(context, box, X, Y);
+    frame(context, card.box, pattern);
+    rows.forEach((query, row) => strip(context, queries, query, x - STRIP, y + row * size, STRIP - 2, size));
+    columns.forEach((key, column) => strip(context, keys, key, x + column * size, y - STRIP, size, STRIP - 2));
+    if (labelled) label(context, card.box);
     card.canvas.dataset.cells = String(rows.length * columns.length);
-    card.canvas.dataset.outlined = String(outlined);
   }
 
-  function drawLabels(context, { x, y, size, strip }, X, Y) {
+  function strip(context, tokens, at, ...box) {
+    const [topic] = tokens.topics[at];
+    context.fillStyle = topic === undefined ? "#0000001a" : data.topics[topic].colour;
+    context.fillRect(...box);
+  }
+
+  // Edges between pairs that share a topic and pairs that do not.
+  function frame(context, { x, y, size }, pattern) {
+    const region = (row, column) => {
+      const [query, key] = [rows[row], columns[column]];
+      if (query === undefined || key === undefined || pattern[query * m + key] === HIDDEN) return undefined;
+      return [1, 2].includes(relationOf(query, key)) ? shared(query, key)[0] : undefined;
+    };
+    context.lineWidth = size >= 9 ? 2.5 : size >= 4 ? 1.5 : 1;
+    rows.forEach((_, row) => columns.forEach((_, column) => {
+      const own = region(row, column);
+      if (own === undefined) return;
+      const [left, top, right, bottom] = [x + column * size, y + row * size, x + (column + 1) * size, y + (row + 1) * size];
+      context.strokeStyle = data.topics[own].colour;
+      context.beginPath();
+      for (const [down, along, ...line] of [
+        [-1, 0, left, top, right, top], [1, 0, left, bottom, right, bottom],
+        [0, -1, left, top, left, bottom], [0, 1, right, top, right, bottom],
+      ]) {
+        if (region(row + down, column + along) === own) continue;
+        context.moveTo(line[0], line[1]);
+        context.lineTo(line[2], line[3]);
+      }
+      context.stroke();
+    }));
+  }
+
+  // A character that would turn the writing around is left out: on a canvas it cannot be isolated.
+  const straight = (word) => word.replace(/[\u202a-\u202e\u2066-\u2069]/g, "");
+  const short = (word) => [...straight(word)].slice(0, 16).join("");
+
+  function label(context, { x, y, size }) {
     context.font = `${Math.min(11, size)}px sans-serif`;
     context.fillStyle = "#333";
     context.textBaseline = "middle";
     context.textAlign = "right";
-    rows.forEach((query, row) =>
-      context.fillText(short(queries[query].word), x - strip - 3, (Y(row) + Y(row + 1)) / 2));
+    rows.forEach((query, row) => context.fillText(short(queries.words[query]), x - STRIP - 3, y + (row + 0.5) * size));
     context.textAlign = "left";
     columns.forEach((key, column) => {
       context.save();
-      context.translate((X(column) + X(column + 1)) / 2, y - strip - 3);
+      context.translate(x + (column + 0.5) * size, y - STRIP - 3);
       context.rotate(-Math.PI / 2);
-      context.fillText(short(keys[key].word), 0, 0);
+      context.fillText(short(keys.words[key]), 0, 0);
       context.restore();
     });
   }
 
-  // A character that would turn the writing around is left out where it cannot be isolated.
-  const straight = (word) => word.replace(/[\u202a-\u202e\u2066-\u2069]/g, "");
-  const short = (word) => [...straight(word)].slice(0, 16).join("");
-  // A word that runs from right to left is isolated, so that what follows stays where it is.
-  const isolated = (word) =>
-    /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/.test(word) ? `\u2068${straight(word)}\u2069` : straight(word);
-
-  function draw(card) {
-    const context = card.canvas.getContext("2d");
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.drawImage(card.base, 0, 0);
-    if (!card.cursor) return;
-    const ratio = window.devicePixelRatio || 1;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const { x, y, size } = card.box;
-    const [row, column] = card.cursor;
-    context.fillStyle = "rgba(255, 140, 0, 0.16)";
-    if (row >= 0) context.fillRect(0, y + row * size, card.box.width, size);
-    if (column >= 0) context.fillRect(x + column * size, 0, size, card.box.height);
-    if (row < 0 || column < 0) return;
-    context.strokeStyle = "#e06c00";
-    context.lineWidth = 2;
-    context.strokeRect(x + column * size, y + row * size, size, size);
-  }
-
-  function drawAll() {
+  function order() {
+    rows = arranged(queries);
+    columns = data.same ? rows : arranged(keys);
+    // Cards are so wide that labels have room.
+    place.style.setProperty("--least", `${columns.length > LABELLED ? 560 : Math.max(380, 130 + 9 * columns.length)}px`);
     for (const card of cards) {
-      drawBase(card);
       draw(card);
+      cross(card, -1, -1);
     }
-    document.documentElement.dataset.drawn = String(cards.length);
   }
 
   // ---- reading values
 
-  const digits = (number, many) =>
-    number === null ? "–" : number === 0 ? "0" : Number(number.toPrecision(many)).toString().replace("-", "−");
-  const named = (unit) => `${isolated(unit.word) || "␣"} (${unit.members.join("–")})`;
-
-  function described(card, query, key) {
-    const cell = value(card.at, query, key);
-    const labels = queries[query].topics.filter((topic) => keys[key].topics.includes(topic));
-    const about = labels.length ? ` (${labels.map((topic) => data.topics[topic].label).join(", ")})` : "";
-    const pair = `${named(queries[query])} → ${named(keys[key])}`;
-    if (!cell.visible) return [pair, "hidden by the mask"];
-    return [
-      pair,
-      RELATIONS[cell.relation] + (cell.relation === 1 || cell.relation === 2 ? about : ""),
-      `${digits(cell.relative, 3)} × uniform`,
-      `attention ${digits(cell.attention, 3)}`,
-    ];
-  }
-
-  function mark(query, key) {
-    for (const word of document.querySelectorAll(".w.query, .w.key")) word.classList.remove("query", "key");
-    const add = (side, unit, name) => {
-      for (const at of unit.members) {
-        document.querySelector(`[data-side="${side}"] [data-at="${at}"]`)?.classList.add(name);
-      }
-    };
-    if (query !== undefined) add(data.keys ? "queries" : "keys", queries[query], "query");
-    if (key !== undefined) add("keys", keys[key], "key");
+  function cross(card, row, column) {
+    card.cursor = [row, column];
+    if (!card.box) return;
+    const { x, y, size, width, height } = card.box;
+    const [across, down] = card.wrap.querySelectorAll("i");
+    across.hidden = row < 0;
+    down.hidden = column < 0;
+    Object.assign(across.style, { top: `${y + row * size}px`, width: `${width}px`, height: `${size}px` });
+    Object.assign(down.style, { left: `${x + column * size}px`, width: `${size}px`, height: `${height}px` });
   }
 
   function point(card, row, column) {
-    card.cursor = [row, column];
-    const lines = described(card, rows[row], columns[column]);
-    card.output.textContent = lines.join(" · ");
-    mark(rows[row], columns[column]);
-    draw(card);
-    return lines;
+    cross(card, row, column);
+    const [query, key] = [rows[row], columns[column]];
+    const byte = patternOf(card.head)[query * m + key];
+    const times = byte === HIDDEN - 1 ? `≥ ${data.most}` : digits(timesOf(byte), 2);
+    const topics = shared(query, key).map((topic) => data.topics[topic].label).join(", ");
+    const told = [`${straight(queries.words[query])} (${query}) → ${straight(keys.words[key])} (${key})`];
+    if (byte === HIDDEN) told.push("hidden by the mask");
+    else told.push(RELATIONS[relationOf(query, key)] + (topics ? ` (${topics})` : ""), `${times} × uniform`);
+    card.output.textContent = told.join(" · ");
+    for (const word of document.querySelectorAll(".w.query, .w.key")) word.classList.remove("query", "key");
+    wordAt(data.same ? "keys" : "queries", query)?.classList.add("query");
+    wordAt("keys", key)?.classList.add("key");
   }
-
-  function leave(card) {
-    card.cursor = null;
-    card.output.textContent = "";
-    tip.hidden = true;
-    mark();
-    draw(card);
-  }
+  const wordAt = (side, at) => document.querySelector(`[data-side="${side}"] [data-at="${at}"]`);
+  const digits = (value, many) => value === null ? "–" : Number(value.toPrecision(many)).toString();
 
   function listen(card) {
-    card.canvas.addEventListener("pointermove", (event) => {
+    const { canvas } = card;
+    const within = (at, length) => Math.min(length - 1, Math.max(0, at));
+    canvas.addEventListener("pointermove", (event) => {
       const { x, y, size } = card.box;
-      const [column, row] = [Math.floor((event.offsetX - x) / size), Math.floor((event.offsetY - y) / size)];
-      if (row < 0 || column < 0 || row >= rows.length || column >= columns.length) return leave(card);
-      tip.replaceChildren(...point(card, row, column).map((line) => {
-        const shown = document.createElement("div");
-        shown.textContent = line;
-        return shown;
-      }));
-      tip.hidden = false;
-      const right = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8);
-      tip.style.left = `${Math.max(4, right)}px`;
-      tip.style.top = `${Math.min(event.clientY + 14, window.innerHeight - tip.offsetHeight - 8)}px`;
+      const [row, column] = [Math.floor((event.offsetY - y) / size), Math.floor((event.offsetX - x) / size)];
+      if (row >= 0 && column >= 0 && row < rows.length && column < columns.length) point(card, row, column);
     });
-    card.canvas.addEventListener("pointerleave", () => leave(card));
-    card.canvas.addEventListener("blur", () => leave(card));
-    card.canvas.addEventListener("focus", () => {
-      if (!card.cursor && rows.length && columns.length && card.canvas.matches(":focus-visible")) point(card, 0, 0);
-    });
-    card.canvas.addEventListener("keydown", (event) => {
-      const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-      if (event.key === "Escape") leave(card);
+    canvas.addEventListener("keydown", (event) => {
+      const step = STEPS[event.key];
       if (!step || !rows.length || !columns.length) return;
       event.preventDefault();
-      const [row, column] = card.cursor || [-step[0], -step[1]];
-      const within = (number, count) => Math.max(0, Math.min(count - 1, number));
+      const [row, column] = card.cursor.some((at) => at < 0) ? [-step[0], -step[1]] : card.cursor;
       point(card, within(row + step[0], rows.length), within(column + step[1], columns.length));
     });
   }
+  const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-  // ---- heads that are shown
+  // ---- a card for every head that is shown
 
-  function cardOf(at) {
-    const head = data.heads[at];
+  function cardOf(head) {
     const article = document.getElementById("card").content.firstElementChild.cloneNode(true);
     const find = (selector) => article.querySelector(selector);
-    article.dataset.head = head.name;
-    find(".label").textContent = head.name;
-    for (const name of ["effect", "ratio"]) {
-      find(`.of-${name}`).textContent = digits(head[name], 4);
-      find(`.of-${name}`).parentElement.title += head[name] === null ? "" : `: ${head[name]}`;
-    }
-    const largest = Math.max(0, ...head.means);
-    head.means.forEach((mean, number) => {
-      const row = article.querySelectorAll("tbody tr")[number];
-      row.querySelector("i").style.width = `${mean > 0 ? (100 * mean / largest).toFixed(1) : 0}%`;
-      row.querySelector(".mean").textContent = digits(mean, 4);
-      row.querySelector(".count").textContent = head.pairs[number].toLocaleString("en");
+    find(".name").textContent = head.name;
+    find(".of-effect").textContent = head.effect;
+    find(".of-ratio").textContent = head.ratio;
+    const largest = Math.max(1.1, ...head.means);
+    find(".means").style.setProperty("--one", `${100 / largest}%`);
+    article.querySelectorAll("tbody tr").forEach((row, at) => {
+      row.querySelector("i").style.width = `${100 * (head.means[at] ?? 0) / largest}%`;
+      row.querySelector(".mean").textContent = digits(head.means[at], 3);
+      row.querySelector(".count").textContent = head.pairs[at].toLocaleString("en");
     });
-    find(".reason").textContent = head.reason || "";
-    const button = buttons.find((one) => one.dataset.name === head.name);
-    const report = button.dataset.report;
-    find(".says").textContent = report || "";
-    find("canvas").setAttribute("aria-label", `Attention pattern of ${head.name}; arrow keys read its cells`);
+    const card = { head, article, canvas: find("canvas"), wrap: find(".pattern"), output: find("output"), cursor: [-1, -1] };
+    card.canvas.setAttribute("aria-label", `Attention pattern of ${head.name}; arrow keys read its cells`);
     find(".close").setAttribute("aria-label", `Take ${head.name} away`);
     find(".close").addEventListener("click", () => {
       toggle(head.name);
-      button.focus();
+      buttonOf(head.name).focus();
     });
-    const card = {
-      at,
-      name: head.name,
-      article,
-      canvas: find("canvas"),
-      output: find("output"),
-      base: document.createElement("canvas"),
-      cursor: null,
-    };
-    listen(card);
+    if (head.pattern) listen(card);
+    else {
+      card.wrap.hidden = true;
+      card.output.textContent = "The pattern of this head is not in this page: name it when the page is made.";
+    }
     return card;
   }
 
-  // A head, and what becomes of it after a cut, stand together; what was chosen last stands first.
-  function toggle(name, last = false) {
-    const button = buttons.find((one) => one.dataset.name === name);
-    const shown = cards.some((card) => card.name === name);
+  // What was chosen last stands first.
+  function toggle(name) {
+    const shown = cards.find((card) => card.head.name === name);
+    buttonOf(name).setAttribute("aria-pressed", String(!shown));
     if (shown) {
-      for (const card of cards.filter((one) => one.name === name)) card.article.remove();
-      cards = cards.filter((one) => one.name !== name);
+      shown.article.remove();
+      cards = cards.filter((card) => card !== shown);
     } else {
-      const own = data.heads.flatMap((head, at) => head.name === name ? [cardOf(at)] : []);
-      place[last ? "append" : "prepend"](...own.map((card) => card.article));
-      cards = last ? [...cards, ...own] : [...own, ...cards];
-      if (!last) for (const card of own) {
-        drawBase(card);
-        draw(card);
-      }
+      const card = cardOf(data.heads.find((head) => head.name === name));
+      place.prepend(card.article);
+      cards.unshift(card);
+      draw(card);
+      cross(card, -1, -1);
     }
-    button.setAttribute("aria-pressed", String(!shown));
-    nothing.hidden = cards.length > 0;
+    document.querySelector(".none-chosen").hidden = cards.length > 0;
     document.documentElement.dataset.drawn = String(cards.length);
-    if (!last) drawCircuits();
   }
 
-  // ---- the grid: one stop of the tabulator, arrow keys within
+  // ---- the map: one stop of the tabulator, arrow keys within
 
-  const says = document.querySelector(".grid-says");
-
-  function lead(button) {
+  const lead = (button) => {
     for (const one of buttons) one.tabIndex = one === button ? 0 : -1;
-  }
-
+  };
+  const told = document.querySelector(".told");
   for (const button of buttons) {
-    const tell = () => { says.textContent = button.title; };
+    const tell = () => { told.textContent = button.getAttribute("aria-label"); };
     button.addEventListener("pointerenter", tell);
     button.addEventListener("focus", () => {
       lead(button);
       tell();
     });
-    button.addEventListener("click", () => {
-      if (button.getAttribute("aria-disabled") !== "true") toggle(button.dataset.name);
-    });
+    button.addEventListener("click", () => toggle(button.dataset.name));
   }
   grid.addEventListener("keydown", (event) => {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    const here = event.target.closest("button");
-    if (!step || !here) return;
+    const step = STEPS[event.key];
+    const cell = event.target.closest("td");
+    if (!step || !cell) return;
     event.preventDefault();
-    const [layer, head] = [here.dataset.row, here.dataset.column].map(Number);
-    buttons.find((one) =>
-      Number(one.dataset.row) === layer + step[0] && Number(one.dataset.column) === head + step[1])?.focus();
+    const row = grid.tBodies[0].rows[cell.parentElement.sectionRowIndex + step[0]];
+    row?.cells[cell.cellIndex + step[1]]?.querySelector("button")?.focus();
   });
-  for (const choice of document.querySelectorAll("[name=evidence]")) {
-    choice.addEventListener("change", () => { grid.dataset.by = choice.value; });
-  }
-
-  // ---- the same heads by circuitsvis, in colours of its own
-
-  const aside = document.getElementById("circuitsvis");
-
-  let library = null;
-  let turns = 0;
-
-  async function loadLibrary() {
-    const script = document.createElement("script");
-    script.textContent = new TextDecoder().decode(await inflated(document.getElementById("library").textContent));
-    document.body.append(script);
-  }
-
-  async function drawCircuits() {
-    if (!aside || !form.circuitsvis.checked) return;
-    const turn = ++turns;
-    library ??= loadLibrary();
-    await library;
-    if (turn !== turns) return; // another head was chosen meanwhile
-    const shown = cards.slice(0, data.circuitsvis.heads);
-    const count = Math.min(n, data.circuitsvis.tokens);
-    const size = [...Array(count).keys()];
-    const square = document.createElement("div");
-    square.id = "circuits";
-    aside.querySelector(".white").replaceChildren(square);
-    aside.querySelector("p").textContent = shown.length
-      ? `${shown.map((card) => data.heads[card.at].name).join(", ")}; ${count < n ? `the first ${count} tokens (more would freeze the browser)` : "every token"}, in the order of the text`
-      : "No head is chosen.";
-    if (!shown.length) return;
-    window.CircuitsVis.render("circuits", window.CircuitsVis.AttentionHeads, {
-      attention: shown.map(({ at }) => size.map((row) => size.map((column) => patternOf(at)[row * m + column]))),
-      attentionHeadNames: shown.map((card) => data.heads[card.at].name),
-      tokens: data.queries.words.slice(0, count),
-      // circuitsvis hides the upper triangle unless told otherwise, which is half of what a bidirectional model does.
-      maskUpperTri: shown.every(({ at }) => size.every((row) =>
-        size.every((column) => column <= row || !masks[data.heads[at].mask][row * m + column]))) && count > 1,
-    });
-  }
 
   // ---- pointing at a word of the text shows its row and its column in every pattern
 
   for (const word of document.querySelectorAll(".w")) {
     const at = Number(word.dataset.at);
     const { side } = word.closest("[data-side]").dataset;
-    const find = (units, places) => places.findIndex((unit) => units[unit].members.includes(at));
     const show = (on) => {
-      const row = data.keys && side === "keys" ? -1 : find(queries, rows);
-      const column = side === "keys" ? find(keys, columns) : -1;
-      for (const card of cards) {
-        card.cursor = on ? [row, column] : null;
-        draw(card);
-      }
+      const row = on && (data.same || side === "queries") ? rows.indexOf(at) : -1;
+      const column = on && side === "keys" ? columns.indexOf(at) : -1;
+      for (const card of cards) cross(card, row, column);
     };
     word.addEventListener("pointerenter", () => show(true));
     word.addEventListener("pointerleave", () => show(false));
   }
 
-  for (const name of data.first) toggle(name, true);
-  form.addEventListener("change", (event) => {
-    if (event.target.name !== "circuitsvis") return order();
-    aside.hidden = !form.circuitsvis.checked;
-    return drawCircuits();
-  });
-  form.addEventListener("submit", (event) => event.preventDefault());
-  lead(buttons.find((one) => one.dataset.name === data.first[0]));
   order();
-  const widthOf = () => cards.length ? cards[0].canvas.clientWidth : 0;
-  let width = widthOf();
+  for (const name of [...data.first].reverse()) toggle(name);
+  form.addEventListener("change", order);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  lead(buttonOf(data.first[0]) ?? buttons[0]);
+  let { clientWidth } = place;
   new ResizeObserver(() => {
-    if (widthOf() === width) return;
-    width = widthOf();
-    requestAnimationFrame(drawAll); // drawing changes heights, which must not happen while sizes are being observed
+    if (place.clientWidth === clientWidth) return;
+    ({ clientWidth } = place);
+    requestAnimationFrame(order); // drawing changes heights, which must not happen while sizes are being observed
   }).observe(place);
-})().catch((error) => {
-  document.querySelector(".too-old").hidden = false;
-  throw error;
-});
+})();

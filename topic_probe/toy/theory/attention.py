@@ -23,9 +23,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
-from topic_probe.toy.masking import Attend, Masking
 from topic_probe.toy.theory.value import optimal_value_constants
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Attend, Masking, World
 
 Weight = float | Float[Tensor, "*#grid"]
 

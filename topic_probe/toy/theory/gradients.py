@@ -15,48 +15,35 @@ n tokens, t being the word that was there) the gradients are, averaged as the lo
 The first has no small factor. The other two have W_V, and W_Q or W_K: where all three are noise of standard deviation
 σ, they are of size σ², not σ as the paper's argument about W_Q alone would have it. Their mean square is known exactly,
 because that of noise is: E|∂L/∂W_K|² = E|∂L/∂W_Q|² = σ⁴ |E[e_s ⊗ g ⊗ C]|², whatever d_a.
-
-Squared loss has a next term that soon matters: what W_V's noise predicts, W_V x, is much alike in all documents, while
-words average out. There g = 2 (W_V x − e_t), and with r rows in W_V the moments of normal noise,
-E[W_Vᵀ W_V A W_Vᵀ W_V] = σ⁴ (r² A + r Aᵀ + r tr(A) 1), give it too. Cross-entropy has it divided by n, and does without.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import hypot, sqrt
+from math import sqrt
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from topic_probe.toy.masking import Attend, Loss, MaskedBatch
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Attend, Loss, MaskedBatch, World
 
 
 @dataclass(frozen=True)
 class InitialGradients:
-    """Sizes of the gradients at the beginning, squares averaged over the draws of the noise.
-
-    For noise of standard deviation σ the mean square of the gradient of W_V is value² + σ² value_noise², and that of
-    the gradient of W_K, or of W_Q, σ⁴ attention² + σ⁶ attention_noise².
+    """Sizes of the gradients at the beginning, to first order in the noise.
 
     Attributes:
-        value: Norm of the gradient of W_V as the noise vanishes.
-        attention: Norm of the gradient of W_K and of W_Q, each divided by the variance of the noise as it vanishes.
-        value_noise: What the predictions of noise add, under squared loss.
-        attention_noise: The same for W_K and W_Q.
+        value: Norm of the gradient of W_V.
+        attention: Root mean square norm of the gradient of W_K, and of W_Q, divided by the variance of the noise.
     """
 
     value: float
     attention: float
-    value_noise: float = 0.0
-    attention_noise: float = 0.0
 
     def ratio(self, noise: float) -> float:
         """|∂L/∂W_K| / |∂L/∂W_V| for noise of this standard deviation, and |∂L/∂W_Q| / |∂L/∂W_V|."""
-        attention = hypot(self.attention, noise * self.attention_noise)
-        return noise**2 * attention / hypot(self.value, noise * self.value_noise)
+        return noise**2 * self.attention / self.value
 
 
 def initial_gradients(
@@ -66,8 +53,7 @@ def initial_gradients(
 
     For one-hot embeddings without biases (regime *two-stage*) and W_V with a row for every token. Exact for the batch;
     on a small one the gradients of keys and queries are larger than on many documents, because chance does not average
-    out. ``value`` and ``attention`` ask of the noise only that its entries are independent with mean 0 and one
-    variance, the rest that it is normal. ValueError where nothing is masked.
+    out. The entries of the noise are independent with mean 0 and one variance. ValueError where nothing is masked.
 
     Example:
         >>> import torch
@@ -96,15 +82,7 @@ def initial_gradients(
     if loss == "cross_entropy":  # g = 1/n − e_t
         value, attention = words - shares / size, words_shown - shares_shown / size
         return InitialGradients(_norm(value, overlaps), _norm(attention, spreads))
-    moved = x.square() - x * overlaps.diagonal().unsqueeze(1)  # C x
-    crossed = x.square() @ x.square().T - overlaps * (skewed + skewed.T) + overlaps**3  # (C' x)·(C x')
-    moments = size**2 * moved @ moved.T + size * (crossed + spreads * overlaps)
-    return InitialGradients(
-        value=2 * _norm(words, overlaps),
-        attention=2 * _norm(words_shown, spreads),
-        value_noise=2 * _norm(shares, size * overlaps.square()),
-        attention_noise=2 * _norm(shares_shown, moments),
-    )
+    return InitialGradients(2 * _norm(words, overlaps), 2 * _norm(words_shown, spreads))
 
 
 def _inner_products(

@@ -21,10 +21,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from topic_probe.options import check_value, check_whole
-from topic_probe.toy.masking import Attend, Loss, MaskedBatch, Masking
 from topic_probe.toy.theory.posterior import bayes_predictor, prediction_at
 from topic_probe.toy.theory.value import mean_square, original_frequencies
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Attend, Loss, MaskedBatch, Masking, World
 
 RegimeName = Literal["full", "embedding", "value", "attention", "keys", "two-stage"]
 """What is trained; :data:`topic_probe.toy.model.REGIMES` says which tensors that are."""

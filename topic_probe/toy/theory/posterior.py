@@ -29,8 +29,7 @@ import torch.nn.functional as F
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from topic_probe.toy.masking import Attend, MaskedBatch, Masking
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Attend, MaskedBatch, Masking, World
 
 MAX_SUBSETS = 20_000
 """Sets of topics that are enumerated at most."""
@@ -50,7 +49,7 @@ def bayes_predictor(
 
     Example:
         >>> import torch
-        >>> from topic_probe.toy.masking import MaskedBatch
+        >>> from topic_probe.toy.world import MaskedBatch
         >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
         >>> words, mask = torch.tensor([[2, 1, 1]]), torch.ones(1, 3, dtype=torch.bool)
         >>> chosen = torch.tensor([[True, False, False]])

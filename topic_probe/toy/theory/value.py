@@ -17,8 +17,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from topic_probe.options import check_value
-from topic_probe.toy.masking import Attend, Masking
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Attend, Masking, World
 
 
 def original_frequencies(world: World) -> Float64[Tensor, "token topic"]:
