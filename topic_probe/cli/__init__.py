@@ -101,7 +101,9 @@ def _message(error: BaseException) -> str:
 
 def _in_words_of_options(message: str, given: Sequence[str]) -> tuple[str, bool]:
     """A message of a function with its arguments as options, and whether it begins with one that was given."""
-    message = re.sub(r"open it with open_model\(model, tokenizer=\.\.\.\)", "name one with --tokenizer", message)
+    message = re.sub(
+        r"open it with open_model\(model, tokenizer=\.\.\.\)", "name one with --tokenizer", message
+    )
     message = re.sub(r"\b([a-z]\w*)=(?=\S)", lambda found: f"--{found[1].replace('_', '-')} ", message)
     first, _, rest = message.partition(" ")
     option = f"--{first.removeprefix('--').replace('_', '-')}"

@@ -35,7 +35,8 @@ def compare(
     *models: Annotated[str, "NAME=MODEL, or a model under its own name: a folder, or a name on the hub"],
     topics: TopicsName,
     measure: Annotated[
-        list[Literal["embeddings", "attention"]] | None, "what is measured; by default both where there are texts"
+        list[Literal["embeddings", "attention"]] | None,
+        "what is measured; by default both where there are texts",
     ] = None,
     statistic: Annotated[
         Literal["ratio", "difference", "effect_size"] | None,
@@ -53,11 +54,13 @@ def compare(
     named = mapping([model if "=" in model else f"{Path(model).name}={model}" for model in models], "MODEL")
     look_for_topics(topics, shared.words)
     corpus = open_corpus(shared.documents)
-    opened = {name: open_model(model, shared.opening, bars=shared.output.bars) for name, model in named.items()}
+    opened = {
+        name: open_model(model, shared.opening, bars=shared.output.progress) for name, model in named.items()
+    }
     report = tp.compare(
         opened, _topics(topics, opened, shared.words), corpus, measure=measure, statistic=statistic, level=level,
         center=center, language=shared.words.language,
-        **options_of(shared, without=(*NOT_COMPARED, "special_ids")),
+        **options_of(shared, tp.compare),
     )  # fmt: skip
     return answer(report, shared.output)
 
@@ -66,7 +69,11 @@ def _topics(name: str, models: dict[str, Any], words: Any) -> Any:
     """The name of word lists, lists of words, or topics that were saved or fitted."""
     if name in BUILTIN_TOPICS:
         return name
-    return read_word_lists(name) if are_word_lists(name) else open_topics(name, next(iter(models.values())), words)
+    return (
+        read_word_lists(name)
+        if are_word_lists(name)
+        else open_topics(name, next(iter(models.values())), words)
+    )
 
 
 @command(
@@ -79,7 +86,8 @@ def _topics(name: str, models: dict[str, Any], words: Any) -> Any:
 )
 def series(
     checkpoints: Annotated[
-        str, "a folder of folders of checkpoints (checkpoint-500, step20), or with --steps a repository on the hub"
+        str,
+        "a folder of folders of checkpoints (checkpoint-500, step20), or with --steps a repository on the hub",
     ],
     /,
     *,
@@ -98,24 +106,31 @@ def series(
     look_for_topics(topics, shared.words)
     every = open_series(checkpoints, steps, pattern)
     corpus = open_corpus(shared.documents)
-    first = open_model(str(every[0].name), shared.opening, bars=shared.output.bars)
-    read = None if corpus is None else documents_of(corpus, shared.documents, first, shared.reading)
-    options = options_of(shared) | ({} if measure is None else {"measure": measure})
-    report = tp.measure_series(
-        every, open_topics(topics, first, shared.words), read, level=level, opening=opening_options(shared.opening),
-        **options,
-    )  # fmt: skip
+    first, opening = next(iter(every.values())), opening_options(shared.opening)
+    name, revision = first if isinstance(first, tuple) else (first, None)
+    model = tp.open_model(name, **(opening if revision is None else opening | {"revision": revision}))
+    read = None if corpus is None else documents_of(corpus, shared.documents, model, shared.reading)
+    options = options_of(shared, tp.measure_series) | ({} if measure is None else {"measure": measure})
+    listed = open_topics(topics, model, shared.words)
+    report = tp.measure_series(every, listed, read, level=level, opening=opening, **options)
+    if report is None:
+        shared.output.answer("there are fewer checkpoints than parts, and none for this one", {})
+        return 0
     return answer(report, shared.output)
 
 
-def open_series(name: str, steps: list[int] | None, pattern: str) -> Any:
-    """The checkpoints that a command names."""
+def open_series(name: str, steps: list[int] | None, pattern: str) -> dict[int, Any]:
+    """Step → checkpoint, of the checkpoints that a command names."""
     import topic_probe as tp
 
     if Path(name).expanduser().is_dir():
         if steps is not None:
-            raise WrongUsageError("--steps is for a repository on the hub: a folder has the steps in its names")
-        return tp.Checkpoints.from_folders(Path(name).expanduser())
+            raise WrongUsageError(
+                "--steps is for a repository on the hub: a folder has the steps in its names"
+            )
+        return tp.checkpoints_in(Path(name).expanduser())
     if steps is None:
-        raise WrongUsageError(f"there is no folder {name}; for a repository on the hub say which --steps there are")
-    return tp.Checkpoints.from_revisions(name, steps, pattern=pattern)
+        raise WrongUsageError(
+            f"there is no folder {name}; for a repository on the hub say which --steps there are"
+        )
+    return tp.revisions(name, steps, pattern=pattern)

@@ -25,13 +25,13 @@ class Output:
     overwrite: Annotated[bool, "replace an earlier result at that place"] = False
     json: Annotated[bool, "one JSON document on stdout, for machines"] = False
     wide: Annotated[bool, "tables with all columns, however long the lines"] = False
-    progress: Annotated[bool, "bars with the time left, on stderr, where that is a terminal"] = True
+    bars: Annotated[bool, "show the time left on stderr, where that is a terminal"] = True
     debug: Annotated[bool, "show where an error or a warning came from"] = False
 
     @property
-    def bars(self) -> bool:
+    def progress(self) -> bool:
         """Whether bars are shown."""
-        return self.progress and sys.stderr.isatty()
+        return self.bars and sys.stderr.isatty()
 
     @property
     def writes(self) -> bool:

@@ -10,7 +10,18 @@ from topic_probe.cli.console import WrongUsageError, warn
 
 BUILTIN_TOPICS = ("wordnet-nouns", "wordnet-domains", "empath", "emoji")
 # Names that the datasets package takes for readers of whatever files lie in the current folder.
-_READERS = ("arrow", "audiofolder", "csv", "imagefolder", "json", "parquet", "text", "videofolder", "webdataset", "xml")
+_READERS = (
+    "arrow",
+    "audiofolder",
+    "csv",
+    "imagefolder",
+    "json",
+    "parquet",
+    "text",
+    "videofolder",
+    "webdataset",
+    "xml",
+)
 
 Model = Annotated[str, "a folder, a name on the Hugging Face hub, or a folder that `train` has written"]
 TopicsName = Annotated[
@@ -28,9 +39,13 @@ CORPUS = (
 class Opening:
     """How a model is opened."""
 
-    tokenizer: Annotated[str | None, "name or folder of the tokenizer, where it does not lie beside the model"] = None
+    tokenizer: Annotated[
+        str | None, "name or folder of the tokenizer, where it does not lie beside the model"
+    ] = None
     revision: Annotated[str | None, "commit, branch or tag of a model on the hub"] = None
-    device: Annotated[str | None, "where the model runs, such as cuda:0; by default where there is room"] = None
+    device: Annotated[str | None, "where the model runs, such as cuda:0; by default where there is room"] = (
+        None
+    )
     dtype: Annotated[str | None, "type of the weights, such as bfloat16; by default that of the file"] = None
 
 
@@ -47,7 +62,8 @@ class Choice:
     ] = "drop"
     case_variants: Annotated[bool, "whether a listed word also stands for Word and WORD"] = True
     fraction: Annotated[
-        float | None, "of a fit: a word belongs to a topic that gives it this probability; by default as it was saved"
+        float | None,
+        "of a fit: a word belongs to a topic that gives it this probability; by default as it was saved",
     ] = None
 
 
@@ -59,7 +75,9 @@ class Texts:
     n_documents: Annotated[int | None, "texts at most; by default all, of Wikipedia 10,000"] = None
     split: Annotated[str | None, "a text of a .txt: file or line; or the split of a data set"] = None
     field: Annotated[str | None, "field of a record that is the text; by default text"] = None
-    corpus_seed: Annotated[int | None, "which texts of a data set are drawn; by default the first ones"] = None
+    corpus_seed: Annotated[int | None, "which texts of a data set are drawn; by default the first ones"] = (
+        None
+    )
     corpus_config: Annotated[str | None, "configuration of the data set"] = None
     corpus_revision: Annotated[str | None, "commit, branch or tag of the data set"] = None
     begin_token: Annotated[bool, "put a begin token before texts of a causal model"] = False
@@ -71,13 +89,17 @@ class Texts:
 def open_model(name: str, opening: Opening, *, bars: bool = False) -> Any:
     """The model that a command names, hooked."""
     import topic_probe as tp
-    from topic_probe.notices import quiet_transformers
+    from topic_probe.lens.opening import quiet_transformers
 
     folder = Path(name).expanduser()
     trained = folder / "history" if (folder / "history").exists() else folder
     if not (folder / "config.json").is_file() and _kind(trained) == "history":
         model = tp.load_report(trained).model()
-        return model if hasattr(model, "toy_config") else tp.open_model(model, tokenizer=_tokenizer_given(opening))
+        return (
+            model
+            if hasattr(model, "toy_config")
+            else tp.open_model(model, tokenizer=_tokenizer_given(opening))
+        )
     with quiet_transformers(progress=bars):
         return tp.open_model(name, **opening_options(opening))
 
@@ -86,7 +108,8 @@ def opening_options(opening: Opening) -> dict[str, Any]:
     """What `tp.open_model` is to be told of how to open a model."""
     import torch
 
-    options: dict[str, Any] = {"tokenizer": _tokenizer_given(opening), "revision": opening.revision}
+    known = {"tokenizer": _tokenizer_given(opening), "revision": opening.revision}
+    options: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
     if opening.dtype is not None:
         options["dtype"] = dtype = getattr(torch, opening.dtype, None)
         if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
@@ -109,8 +132,7 @@ def _tokenizer_given(opening: Opening) -> Any:
 
 def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     """The tokenizer of a model, from a folder or the hub."""
-    from topic_probe.lens.opening import load_tokenizer
-    from topic_probe.notices import quiet_transformers
+    from topic_probe.lens.opening import load_tokenizer, quiet_transformers
 
     with quiet_transformers(progress=False):
         tokenizer = load_tokenizer(str(Path(name).expanduser()) if name.startswith("~") else name, revision)
@@ -175,7 +197,9 @@ def open_topics(name: str, model: Any, choice: Choice) -> Any:
         of_fit = {} if choice.fraction is None else {"fraction": choice.fraction}
         return tp.load_report(fits[0]).topics(forms=choice.forms, **of_fit)
     if choice.fraction is not None:
-        raise WrongUsageError("--fraction is for topics that fit-topics has fitted, and no fit is beside these")
+        raise WrongUsageError(
+            "--fraction is for topics that fit-topics has fitted, and no fit is beside these"
+        )
     if not saved:
         raise FileNotFoundError(f"there are no topics in the folder {folder}")
     return tp.Topics.load(saved[0])
@@ -234,12 +258,20 @@ def open_corpus(texts: Texts) -> Any:
     elif name == "wikipedia":
         way, takes = tp.Corpus.wikipedia, {"n_documents", "seed", "revision"}
     elif path.exists() or name.startswith((".", "/", "~")) or path.suffix in (".txt", ".jsonl", ".gz"):
-        way, takes = lambda **options: tp.Corpus.from_files(path, **options), {"n_documents", "split", "field"}
+        way, takes = (
+            lambda **options: tp.Corpus.from_files(path, **options),
+            {"n_documents", "split", "field"},
+        )
     else:
         if name in _READERS:
             near = _meant(name, (entry.name for entry in Path.cwd().iterdir()))
-            raise FileNotFoundError(f"there is no file or folder {name!r}{near}, and no data set is called so")
-        warn(f"there is no file or folder {name!r}, so it is taken for a data set on the Hugging Face hub", "note")
+            raise FileNotFoundError(
+                f"there is no file or folder {name!r}{near}, and no data set is called so"
+            )
+        warn(
+            f"there is no file or folder {name!r}, so it is taken for a data set on the Hugging Face hub",
+            "note",
+        )
         way, takes = lambda **options: tp.Corpus.from_dataset(name, **options), set(given)
     if unknown := given.keys() - takes:
         raise WrongUsageError(f"{_flag(min(unknown))} does not fit --corpus {name}")
@@ -253,9 +285,9 @@ def _flag(option: str) -> str:
 
 def documents_of(corpus: Any, texts: Texts, model: Any, reading: Any) -> Any:
     """The texts as a stream of token ids, no longer than the model can take."""
-    from topic_probe.lens import capture
+    from topic_probe.lens.host import facts_of
 
-    limit = capture.facts(model).context_length
+    limit = facts_of(model).context_length
     lengths = [length for length in (limit, reading.max_length) if length is not None]
     return corpus.documents(
         tokenizer_of(model), max_length=min(lengths, default=None), long=reading.long,

@@ -25,7 +25,9 @@ def fit_topics(
     passes: Annotated[int, "how often LDA reads all texts"] = 10,
     min_documents: Annotated[int, "words in fewer texts are left out"] = 5,
     max_share: Annotated[float, "words in more than this share of texts are left out"] = 0.5,
-    stop_words: Annotated[list[str] | None, "words to leave out; by default the most frequent ones of English"] = None,
+    stop_words: Annotated[
+        list[str] | None, "words to leave out; by default the most frequent ones of English"
+    ] = None,
     fraction: Annotated[float, "a word belongs to a topic that gives it this probability"] = 0.002,
     one_topic_per_word: Annotated[bool, "whether a word belongs to its most probable topic alone"] = True,
     forms: Annotated[Literal["case", "stem"], '"stem" also takes cat and cats for one word'] = "case",
@@ -46,11 +48,11 @@ def fit_topics(
     if corpus is None:
         raise WrongUsageError(f"topics are fitted to texts: name them with --corpus: {CORPUS}")
     opened = open_tokenizer(tokenizer, revision=revision)
-    read = corpus.documents(opened, max_length=max_length, long=long, progress=output.bars)
+    read = corpus.documents(opened, max_length=max_length, long=long, progress=output.progress)
     words = {} if stop_words is None else {"stop_words": stop_words}
     fit = tp.fit_topics(
         read, opened, n_topics=n_topics, passes=passes, min_documents=min_documents, max_share=max_share,
-        seed=seed, progress=output.bars, **words,
+        seed=seed, progress=output.progress, **words,
     )  # fmt: skip
     topics = fit.topics(fraction=fraction, one_topic_per_word=one_topic_per_word, forms=forms)
     save_in(Path(output.out), {"fit": fit, "topics": topics}, overwrite=output.overwrite)
@@ -77,7 +79,8 @@ def fit_topics(
 def train(
     *,
     regime: Annotated[
-        Literal["full", "embedding", "value", "attention", "keys", "two-stage"], "what is trained, as the paper names it"
+        Literal["full", "embedding", "value", "attention", "keys", "two-stage"],
+        "what is trained, as the paper names it",
     ] = "full",
     optimizer: Annotated[Literal["sgd", "adam"], "how"] = "sgd",
     loss: Annotated[Literal["cross_entropy", "squared"], "which loss"] = "cross_entropy",
@@ -87,7 +90,9 @@ def train(
     batch_size: Annotated[int, "documents of a step"] = 40,
     n_topics: Annotated[int, "topics of the world"] = 10,
     words_per_topic: Annotated[int, "words of each"] = 10,
-    topics_per_document: Annotated[int | None, "so many topics a document; by default drawn from a Dirichlet"] = None,
+    topics_per_document: Annotated[
+        int | None, "so many topics a document; by default drawn from a Dirichlet"
+    ] = None,
     alpha: Annotated[float | None, "its parameter"] = None,
     min_length: Annotated[int, "shortest document"] = 100,
     max_length: Annotated[int, "longest document"] = 150,
@@ -116,7 +121,7 @@ def train(
         record_every=record_every, seed=seed,
     )  # fmt: skip
     model = tp.build_toy(toy, seed=seed)
-    history = tp.train_toy(model, training, progress=output.bars)
+    history = tp.train_toy(model, training, progress=output.progress)
     reports = _reports(history, model, world.topics)
     kept = {"history": history, "topics": world.topics, **reports}
     save_in(Path(output.out), kept, overwrite=output.overwrite)

@@ -1,6 +1,7 @@
 """``topic-probe measure attention|embeddings|weights|ablation|knockout MODEL --topics T``."""
 
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,7 @@ from topic_probe.cli.options import command, mapping
 from topic_probe.measure.options import Reading, Run, Statistics
 
 ALWAYS = ("n_documents", "max_length", "tokenizer", "seed", "folder", "part", "out", "overwrite", "json")
-OF_PROGRAMS = ("special_ids", "part_size")
+OF_PROGRAMS = ("special_ids", "part_size", "progress")
 NO_P = ("n_permutations", "resample")
 Level = Annotated[Literal["token", "word"], '"word" also measures words that the tokenizer splits']
 Statistic = Annotated[Literal["ratio", "difference"], "what the interval is of"]
@@ -76,7 +77,9 @@ def attention(
         statistics = replace(shared.statistics, n_permutations=min(shared.statistics.n_permutations, 20))
         shared = replace(shared, documents=fewer, statistics=statistics)
     inputs = open_inputs(model, topics, shared)
-    report = tp.measure_attention(*inputs, level=level, include_self=include_self, **options_of(shared))
+    report = tp.measure_attention(
+        *inputs, level=level, include_self=include_self, **options_of(shared, tp.measure_attention)
+    )
     return answer(report, shared.output)
 
 
@@ -102,7 +105,7 @@ def embeddings(
     inputs = open_inputs(model, topics, shared, needs_texts=False)
     report = tp.measure_embeddings(
         *inputs, center=center, remove_components=remove_components, statistic=statistic,
-        **options_of(shared, without=("n_permutations",)),
+        **options_of(shared, tp.measure_embeddings),
     )  # fmt: skip
     return answer(report, shared.output)
 
@@ -128,11 +131,9 @@ def weights(
     import topic_probe as tp
 
     look_for_topics(topics, words)
-    opened = open_model(model, opening, bars=output.bars)
+    opened = open_model(model, opening, bars=output.progress)
     listed = open_topics(topics, opened, words)
-    report = tp.measure_weights(
-        opened, listed, circuits=circuits, statistic=statistic, confidence=confidence
-    )
+    report = tp.measure_weights(opened, listed, circuits=circuits, statistic=statistic, confidence=confidence)
     return answer(report, output)
 
 
@@ -162,7 +163,7 @@ def ablation(
     inputs = open_inputs(model, topics, shared)
     report = tp.measure_ablation(
         *inputs, sets=named, kind=kind, n_matched=n_matched, outcome=outcome, layer=layer,
-        mask_share=mask_share, **options_of(shared, without=NO_P),
+        mask_share=mask_share, **options_of(shared, tp.measure_ablation),
     )  # fmt: skip
     return answer(report, shared.output)
 
@@ -179,7 +180,8 @@ def knockout(
     *,
     topics: TopicsName,
     relation: Annotated[
-        Literal["same_topic", "different_topic", "same_word", "own_topic"], "which words no longer read each other"
+        Literal["same_topic", "different_topic", "same_word", "own_topic"],
+        "which words no longer read each other",
     ] = "same_topic",
     how: Annotated[Literal["scores", "weights"], "before or after the softmax"] = "scores",
     heads: Annotated[str | None, 'in these heads alone: "0.8,3.3"'] = None,
@@ -196,7 +198,7 @@ def knockout(
     inputs = open_inputs(model, topics, shared)
     report = tp.measure_knockout(
         *inputs, relation=relation, how=how, heads=heads, layers=layers, n_matched=n_matched, outcome=outcome,
-        layer=layer, mask_share=mask_share, **options_of(shared, without=NO_P),
+        layer=layer, mask_share=mask_share, **options_of(shared, tp.measure_knockout),
     )  # fmt: skip
     return answer(report, shared.output)
 
@@ -210,22 +212,25 @@ def open_inputs(model: str, topics: str, shared: Shared, *, needs_texts: bool = 
     corpus = open_corpus(shared.documents)
     if needs_texts and corpus is None:
         raise WrongUsageError("this is measured in texts: name them with --corpus (bundled, a folder, …)")
-    opened = open_model(model, shared.opening, bars=shared.output.bars)
+    opened = open_model(model, shared.opening, bars=shared.output.progress)
     found = opened, open_topics(topics, opened, shared.words)
     if corpus is None:
         return found
     return *found, documents_of(corpus, shared.documents, opened, shared.reading)
 
 
-def options_of(shared: Shared, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The options of a measurement by their names."""
+def options_of(shared: Shared, function: Any) -> dict[str, Any]:
+    """The options that a measurement takes, by their names."""
     groups = (shared.reading, shared.statistics, shared.run)
-    options = {name: value for group in groups for name, value in vars(group).items() if name not in without}
-    if (part := options.get("part")) is not None and part != ["env"]:
+    options = {name: value for group in groups for name, value in vars(group).items()}
+    if (part := options["part"]) is not None and part != ["env"]:
         if len(part) != 2 or not all(number.isdecimal() for number in part):
-            raise WrongUsageError(f"--part takes two numbers, which of how many, or env; got {' '.join(part)}")
+            raise WrongUsageError(
+                f"--part takes two numbers, which of how many, or env; got {' '.join(part)}"
+            )
         options["part"] = int(part[0]), int(part[1])
-    return {**options, "progress": shared.output.bars}
+    options["progress"] = shared.output.progress
+    return {name: value for name, value in options.items() if name in signature(function).parameters}
 
 
 def answer(report: Any, output: Output) -> int:

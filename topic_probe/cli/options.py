@@ -42,7 +42,9 @@ def command(
     """
 
     def decorate(function: Callable[..., int]) -> App:
-        made = new_app(function.__name__.replace("_", "-"), what, help_epilogue=epilogue, help_format="plaintext")
+        made = new_app(
+            function.__name__.replace("_", "-"), what, help_epilogue=epilogue, help_format="plaintext"
+        )
         made.default(_flattened(function, shown, without))
         return made
 
@@ -97,7 +99,9 @@ def _built(group: Any, given: dict[str, Any]) -> Any:
     """An option group with what was given of its fields, which it takes away."""
     hints = get_type_hints(group)
     options = {
-        field.name: _built(hints[field.name], given) if is_dataclass(hints[field.name]) else given.pop(field.name)
+        field.name: _built(hints[field.name], given)
+        if is_dataclass(hints[field.name])
+        else given.pop(field.name)
         for field in fields(group)
         if is_dataclass(hints[field.name]) or field.name in given
     }
@@ -107,7 +111,9 @@ def _built(group: Any, given: dict[str, Any]) -> Any:
 def mapping(entries: Sequence[str], what: str) -> dict[str, str]:
     """``NAME=VALUE`` texts as a dictionary; ValueError for what is none."""
     pairs = [entry.partition("=") for entry in entries]
-    if broken := [entry for entry, (name, _, value) in zip(entries, pairs, strict=True) if not (name and value)]:
+    if broken := [
+        entry for entry, (name, _, value) in zip(entries, pairs, strict=True) if not (name and value)
+    ]:
         raise ValueError(f"{what} takes NAME=VALUE, got {broken[0]!r}")
     found = {name: value for name, _, value in pairs}
     if len(found) < len(pairs):

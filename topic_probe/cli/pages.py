@@ -6,8 +6,15 @@ from typing import Annotated, Any, Literal
 
 from topic_probe.cli.compare import open_series
 from topic_probe.cli.console import Output, WrongUsageError, plain
-from topic_probe.cli.inputs import Choice, Model, Opening, TopicsName, look_for_topics, open_model, open_topics
-from topic_probe.cli.measure import answer
+from topic_probe.cli.inputs import (
+    Choice,
+    Model,
+    Opening,
+    TopicsName,
+    look_for_topics,
+    open_model,
+    open_topics,
+)
 from topic_probe.cli.options import command
 
 
@@ -41,7 +48,7 @@ def show(
     if output.out is None:
         raise WrongUsageError("show needs the page to write: --out page.html")
     look_for_topics(topics, words)
-    opened = open_model(model, opening, bars=output.bars)
+    opened = open_model(model, opening, bars=output.progress)
     listed = open_topics(topics, opened, words)
     if file == "-":
         text = sys.stdin.read()
@@ -101,10 +108,12 @@ def check(
     import topic_probe as tp
 
     if checkpoints or steps:
-        found = tp.check_checkpoints(open_series(model, steps, pattern), progress=output.bars)
-        answer(found, output)
-        return 1 if found.flagged else 0
-    result = tp.check_model(open_model(model, opening, bars=output.bars))
+        series = open_series(model, steps, pattern)
+        flagged = tp.check_checkpoints(series, progress=output.progress)
+        text = "\n".join(f"step {step}: {reason}" for step, reason in flagged.items())
+        output.answer(text or f"{len(series)} checkpoints, none of them flagged", {"flagged": flagged})
+        return 1 if flagged else 0
+    result = tp.check_model(open_model(model, opening, bars=output.progress))
     measurable = result.attention and result.rows_sum_to_one
     output.answer(str(result), {**plain(result), "attention_can_be_measured": measurable})
     return 0 if measurable else 1

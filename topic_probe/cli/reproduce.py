@@ -56,7 +56,9 @@ def reproduce(
         list[str] | None, "NAME=MODEL in place of the paper's, for recipes that measure pretrained ones"
     ] = None,
     words: Annotated[list[str] | None, "words that belong together, each list in quotes, for figure3"] = None,
-    tokenizer: Annotated[str | None, "name or folder of the tokenizer that reads the texts of figure5"] = None,
+    tokenizer: Annotated[
+        str | None, "name or folder of the tokenizer that reads the texts of figure5"
+    ] = None,
     seed: Annotated[int, "the first seed"] = 3000,
     folder: Annotated[str | None, "where trainings are kept, so that the same call goes on"] = None,
     documents: Texts,
@@ -86,7 +88,7 @@ def reproduce(
         raise FileExistsError(
             f"{out / PAGE} is no page of topic-probe and is not overwritten: choose another --out"
         )
-    told = _Run(quick, seed, folder, output.bars, output.debug, inputs)
+    told = _Run(quick, seed, folder, output.progress, output.debug, inputs)
     results: dict[str, RecipeResult] = {}
     errors: dict[str, str] = {}
     try:
@@ -115,11 +117,18 @@ def reproduce(
 
 def _chosen(names: Sequence[str]) -> list[str]:
     """The recipes that are meant; "figure 1" is figure1."""
-    joined = [name for name in "\0".join(names).replace("figure\0", "figure").replace("table\0", "table").split("\0")]
+    joined = [
+        name
+        for name in "\0".join(names).replace("figure\0", "figure").replace("table\0", "table").split("\0")
+    ]
     if joined == [""]:
-        raise WrongUsageError("reproduce needs figures and tables, or all: topic-probe reproduce figure1 --quick")
+        raise WrongUsageError(
+            "reproduce needs figures and tables, or all: topic-probe reproduce figure1 --quick"
+        )
     if unknown := [name for name in joined if name != "all" and name not in RECIPES]:
-        raise WrongUsageError(f"there is no {unknown[0]!r} to reproduce: there are {', '.join(RECIPES)}, or all")
+        raise WrongUsageError(
+            f"there is no {unknown[0]!r} to reproduce: there are {', '.join(RECIPES)}, or all"
+        )
     return list(RECIPES) if "all" in joined else list(dict.fromkeys(joined))
 
 
@@ -140,9 +149,7 @@ def _lists(texts: list[str]) -> dict[str, list[str]]:
 # ---------------------------------------------------------------------------- running
 
 
-def _outcomes(
-    told: _Run, names: Sequence[str], jobs: int
-) -> "Iterator[tuple[str, RecipeResult | str]]":
+def _outcomes(told: _Run, names: Sequence[str], jobs: int) -> "Iterator[tuple[str, RecipeResult | str]]":
     """The result of every recipe as it comes, or what went wrong with one of several."""
     groups = [tuple(name for name in group if name in names) for group in TOGETHER]
     alone = [(name,) for name in names if not any(name in group for group in groups)]
@@ -168,7 +175,7 @@ def _apart(told: _Run, task: Sequence[str]) -> "list[tuple[str, RecipeResult | s
 
 def _run(told: _Run, task: Sequence[str], several: bool) -> "Iterator[tuple[str, RecipeResult | str]]":
     """The outcomes of recipes that go together."""
-    from topic_probe.notices import quiet_transformers
+    from topic_probe.lens.opening import quiet_transformers
     from topic_probe.paper.recipe import own_options, run_recipe
 
     for name in task:
@@ -176,8 +183,16 @@ def _run(told: _Run, task: Sequence[str], several: bool) -> "Iterator[tuple[str,
         own = {option: value for option, value in told.inputs.items() if option in own_options(recipe)}
         try:
             with quiet_transformers(progress=told.bars):
-                yield name, run_recipe(
-                    recipe, quick=told.quick, seed=told.seed, folder=told.folder, progress=told.bars, **own
+                yield (
+                    name,
+                    run_recipe(
+                        recipe,
+                        quick=told.quick,
+                        seed=told.seed,
+                        folder=told.folder,
+                        progress=told.bars,
+                        **own,
+                    ),
                 )
         except Exception as error:
             if not several or told.debug:

@@ -8,8 +8,10 @@ _BAR = 12  # letters of the longest bar
 def screen(report: Any, *, wide: bool = False) -> str:
     """The screen of a report; with ``wide`` its whole text."""
     sentence = _SENTENCES.get(report.kind)
-    if wide or sentence is None:
-        return str(report.to_text(wide=wide) if wide else report)
+    if wide:
+        return str(report.to_dataframe().to_string(index=False))
+    if sentence is None:
+        return str(report)
     return "\n".join([*sentence(report), *_left_out(report)])
 
 
@@ -28,7 +30,11 @@ def _attention(report: Any) -> list[str]:
     lines.append(f"  {'; '.join(doubt)}")
     if (matched := report.overall_matched.ratio) == matched:
         lines.append(f"  at equal distance {_number(matched)} ×")
-    return [*lines, *_heads(report.heads.to_dataframe()), f"  tokens with a topic: {counts['tokens_with_a_topic']:,}"]
+    return [
+        *lines,
+        *_heads(report.heads.to_dataframe()),
+        f"  tokens with a topic: {counts['tokens_with_a_topic']:,}",
+    ]
 
 
 def _heads(table: Any) -> list[str]:
@@ -86,7 +92,11 @@ def _comparison(report: Any) -> list[str]:
     for row in report.to_dataframe("pair").to_dict("records"):
         equal = 1 if "÷" in row["what"] else 0
         sure = row["low"] > equal or row["high"] < equal
-        of_topics = "" if row.get("p_permuted") is None else f", regrouped words differ as much: p = {_number(row['p_permuted'])}"
+        of_topics = (
+            ""
+            if row.get("p_permuted") is None
+            else f", regrouped words differ as much: p = {_number(row['p_permuted'])}"
+        )
         lines.append(
             f"{row['measure']}, {row['what']}: {_number(row['number'])} [{_number(row['low'])}, {_number(row['high'])}] - "
             f"{'a difference' if sure else 'no difference that is sure'} on these texts and words{of_topics}"
@@ -117,7 +127,11 @@ def _about(report: Any) -> str:
 
 def _left_out(report: Any) -> list[str]:
     left_out = report.provenance.get("left_out") or {}
-    return [f"(left out: {', '.join(f'{why} {n:,}' for why, n in left_out.items() if n)})"] if any(left_out.values()) else []
+    return (
+        [f"(left out: {', '.join(f'{why} {n:,}' for why, n in left_out.items() if n)})"]
+        if any(left_out.values())
+        else []
+    )
 
 
 def _label(row: dict[str, Any]) -> str:
