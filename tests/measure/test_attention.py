@@ -57,7 +57,7 @@ def measure(name="bert", documents=None, topics=LISTS, dtype=torch.float64, thro
     given, model = some_documents() if documents is None else documents, opened(name, dtype)
     hooks = [(host_of(model).sites[0].hook_name, lambda pattern, hook: pattern)] * (through == "hooks")
     with model.hooks(fwd_hooks=hooks):
-        assert host_of(model).host.has_hooks() == bool(hooks)
+        assert host_of(model).hooked.has_hooks() == bool(hooks)
         return tp.measure_attention(model, topics, given, **{"special_ids": SPECIAL, **options})
 
 
@@ -464,4 +464,4 @@ def test_a_report_says_first_how_much_its_topics_cover():
     pairs = sum(bool(topics_of[one] & topics_of[other]) for one, other in together)
     share = sum(map(len, topical)) / sum(map(len, documents))
     said = f"{100 * share:.1f} % of tokens have a topic, {pairs / 12:,.1f} same-topic pairs a source"
-    assert said in measure(documents=documents, n_permutations=19).to_text()
+    assert said in str(measure(documents=documents, n_permutations=19))

@@ -86,7 +86,7 @@ def test_the_same_call_goes_on_and_what_is_there_is_not_measured_again(tmp_path)
     draft.write_bytes(b"half of what somebody dead wrote")
     some = attention(tmp_path / "shared", part=(1, 3))
     assert some.provenance["parts"] == {"there": 1, "of": 3, "texts_left_out": 0}
-    assert "1 of 3 parts, 0 texts left out" in some.to_text()
+    assert "1 of 3 parts, 0 texts left out" in str(some)
     own = tp.measure_attention(opened(), TOPICS, DOCUMENTS[8:16], n_permutations=0)
     assert float(some.overall.ratio) == pytest.approx(float(own.overall.ratio), rel=1e-9)
     assert some.provenance["documents"] == 8
@@ -103,9 +103,9 @@ def test_the_same_call_goes_on_and_what_is_there_is_not_measured_again(tmp_path)
     assert np.isnan(idle.overall.ratio)
     # Texts that hold nothing are told, and so is a stream whose end nobody has seen.
     stream = chunked([*small_runs.TEXTS[:3], None, "", *small_runs.TEXTS[3:]], long="cut", max_length=64)
-    some = of_texts(tmp_path / "texts", stream, part=(0, 9)).to_text()
+    some = str(of_texts(tmp_path / "texts", stream, part=(0, 9)))
     assert "1 parts, not at its end yet, 0 texts left out" in some
-    assert "6 of 6 parts, 2 texts left out" in of_texts(tmp_path / "texts", stream).to_text()
+    assert "6 of 6 parts, 2 texts left out" in str(of_texts(tmp_path / "texts", stream))
 
 
 def test_texts_that_are_added_measure_the_short_last_part_anew(tmp_path):

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 import small_language
-from topic_probe.measure.accumulators import Relations
 
 import topic_probe as tp
 from topic_probe.cli import main
@@ -43,16 +42,6 @@ def test_curves_of_the_sums_are_those_of_the_reports(report):
         for name, values in curves.items():
             wanted = [contrast.effect_size for contrast in contrasts[name]]
             assert values == pytest.approx(wanted, rel=1e-9, abs=1e-12)
-
-
-def test_accumulators_of_states_add_up_what_the_report_says(series, topics, documents):
-    own = Relations()
-    words = tp.measure_embeddings(series[20], topics, documents, accumulators=[own], n_resamples=20)
-    cells = own.by_source.contrast()
-    assert cells[0::2].ratio.tolist() == words.layers["cosine"].ratio.tolist()
-    assert cells[1::2].effect_size.tolist() == words.layers["dot"].effect_size.tolist()
-    with pytest.raises(ValueError, match="accumulators add up what states say in documents"):
-        tp.measure_embeddings(series[20], topics, accumulators=[own])
 
 
 def test_what_is_flagged_and_what_cannot_be_measured_is_no_point_of_a_curve(series, topics, tmp_path):

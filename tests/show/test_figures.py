@@ -9,7 +9,6 @@ import pytest
 import torch
 from matplotlib.colors import to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
-from topic_probe.toy.masking import Masking
 
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
@@ -21,7 +20,7 @@ from topic_probe.show import figures
 from topic_probe.show.style import LESS, MORE, PALETTE, drawable, topic_colours
 from topic_probe.toy.landscape import measure_landscape
 from topic_probe.toy.model import ToyConfig
-from topic_probe.toy.world import World
+from topic_probe.toy.world import Masking, World
 from topic_probe.train.history import History, TrainConfig
 from topic_probe.train.stages import measure_dynamics
 
@@ -59,7 +58,7 @@ def embeddings(n=6):
     labels = {0: "0: law (judge·court)", 1: "1: sea (ship)", 4: "4: army·battle"}
     topic = np.repeat([0, 1, 4], n // 3)
     words = tuple(f"w{at}" for at in range(n))
-    found = MatrixReport(values, {"score": ("cosine", "dot")}, "word", topic, words, labels)
+    found = MatrixReport(values, {"score": ("cosine", "dot")}, topic, words, labels)
     return EmbeddingReport(contrast(1.5), contrast(1.2), {}, None, {}, found)
 
 
@@ -83,6 +82,8 @@ def effects(n=4, others=(-0.03, 0.04)):
         "p_value": flat,
         "q_value": flat,
         "beyond": flat,
+        "layer_effect": flat,
+        "p_random": flat,
     }
     return EffectReport(
         readouts=("gap",), index=heads_of(layers=n // 2, heads=2), effect=effect, interval=ends, null=null,

@@ -30,6 +30,6 @@ def test_a_page_is_saved_whole_and_never_over_another_unasked(tmp_path):
     page = make_page("page.html", "A <title> ä")
     path = page.save(tmp_path / "new" / "page.html")
     assert path.read_bytes() == page.html.encode()
-    with pytest.raises(FileExistsError, match="exists and is not overwritten unasked"):
+    with pytest.raises(FileExistsError, match="is not overwritten unasked"):
         make_page("page.html", "B").save(path)
     assert path.read_bytes() == page.html.encode()

@@ -1,9 +1,9 @@
 """The command line: every command opens its inputs, calls one function of the package, and prints what comes back.
 
 A command line passes through `main` here to the function of its command, in the file that ``COMMANDS`` names; it is
-loaded when it is used. `options` reads a command's options off its signature, `inputs` opens models, topics and texts by
-name, `screens` says what a report says in one screen, `console` writes it. A new command is such a function and an entry
-in ``COMMANDS``.
+loaded when it is used. `options` reads a command's options off its signature, `inputs` opens models, topics and texts
+by name, `screens` says what a report says in one screen, `console` writes it. A new command is such a function and an
+entry in ``COMMANDS``.
 """
 
 import re

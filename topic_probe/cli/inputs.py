@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,8 +31,8 @@ TopicsName = Annotated[
     "file {topic: [word, …]}, or - for such JSON on standard input",
 ]
 CORPUS = (
-    "bundled (Wikipedia articles that come along), wikipedia, a file or folder of .txt or .jsonl, or the name of a data "
-    "set on the Hugging Face hub"
+    "bundled (Wikipedia articles that come along), wikipedia, a file or folder of .txt or .jsonl, or the name of a "
+    "data set on the Hugging Face hub"
 )
 
 
@@ -94,7 +95,7 @@ def open_model(name: str, opening: Opening, *, bars: bool = False) -> Any:
     folder = Path(name).expanduser()
     trained = folder / "history" if (folder / "history").exists() else folder
     if not (folder / "config.json").is_file() and _kind(trained) == "history":
-        model = tp.load_report(trained).model()
+        model = tp.History.load(trained).model()
         return (
             model
             if hasattr(model, "toy_config")
@@ -138,8 +139,8 @@ def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
         tokenizer = load_tokenizer(str(Path(name).expanduser()) if name.startswith("~") else name, revision)
     if tokenizer is None:
         raise OSError(
-            f"no tokenizer can be loaded from {name!r}: give the folder of a model with its tokenizer, or a name on the "
-            f"Hugging Face hub; without a network, fetch the files elsewhere (`hf download {name} --local-dir FOLDER`) "
+            f"no tokenizer can be loaded from {name!r}: give the folder of a model with its tokenizer, or a name on "
+            f"the Hugging Face hub; without a network, fetch the files elsewhere (`hf download {name} --local-dir FOLDER`) "
             "and give that folder"
         )
     return tokenizer
@@ -195,7 +196,7 @@ def open_topics(name: str, model: Any, choice: Choice) -> Any:
     fits = [place for place in (folder, folder / "fit") if _kind(place) == "topic fit"]
     if fits and (choice.fraction is not None or not saved):
         of_fit = {} if choice.fraction is None else {"fraction": choice.fraction}
-        return tp.load_report(fits[0]).topics(forms=choice.forms, **of_fit)
+        return tp.TopicFit.load(fits[0]).topics(forms=choice.forms, **of_fit)
     if choice.fraction is not None:
         raise WrongUsageError(
             "--fraction is for topics that fit-topics has fitted, and no fit is beside these"
@@ -243,38 +244,36 @@ def open_corpus(texts: Texts) -> Any:
     """The texts that a command names; None where it names none."""
     import topic_probe as tp
 
-    name, given = texts.corpus, {
+    name = texts.corpus
+    options = {
         "n_documents": texts.n_documents, "split": texts.split, "field": texts.field, "seed": texts.corpus_seed,
         "config": texts.corpus_config, "revision": texts.corpus_revision,
     }  # fmt: skip
-    given = {option: value for option, value in given.items() if value is not None}
+    given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     if name is None:
         if given:
             raise WrongUsageError(f"{_flag(next(iter(given)))} needs texts: name them with --corpus")
         return None
     path = Path(name).expanduser()
-    if name == "bundled":
-        way, takes = tp.Corpus.bundled, {"n_documents"}
-    elif name == "wikipedia":
-        way, takes = tp.Corpus.wikipedia, {"n_documents", "seed", "revision"}
+    takes = set(given)
+    way: Any = partial(tp.Corpus.from_dataset, name)
+    if name in ("bundled", "wikipedia"):
+        way = getattr(tp.Corpus, name)
+        takes = {"n_documents", "seed", "revision"} if name == "wikipedia" else {"n_documents"}
     elif path.exists() or name.startswith((".", "/", "~")) or path.suffix in (".txt", ".jsonl", ".gz"):
-        way, takes = (
-            lambda **options: tp.Corpus.from_files(path, **options),
-            {"n_documents", "split", "field"},
-        )
+        way, takes = partial(tp.Corpus.from_files, path), {"n_documents", "split", "field"}
+    elif name in _READERS:
+        near = _meant(name, (entry.name for entry in Path.cwd().iterdir()))
+        raise FileNotFoundError(f"there is no file or folder {name!r}{near}, and no data set is called so")
     else:
-        if name in _READERS:
-            near = _meant(name, (entry.name for entry in Path.cwd().iterdir()))
-            raise FileNotFoundError(
-                f"there is no file or folder {name!r}{near}, and no data set is called so"
-            )
         warn(
             f"there is no file or folder {name!r}, so it is taken for a data set on the Hugging Face hub",
             "note",
         )
-        way, takes = lambda **options: tp.Corpus.from_dataset(name, **options), set(given)
     if unknown := given.keys() - takes:
-        raise WrongUsageError(f"{_flag(min(unknown))} does not fit --corpus {name}")
+        raise WrongUsageError(
+            f"{_flag(min(unknown))} does not fit here: --corpus {name} takes no such option"
+        )
     return way(**given)
 
 

@@ -150,7 +150,7 @@ def _reports(history: Any, model: Any, topics: Any) -> dict[str, Any]:
 
 
 def save_in(folder: Path, results: dict[str, Any], *, overwrite: bool) -> None:
-    """Several results in one folder, each under its name; FileExistsError, before any is written, where one is there."""
+    """Several results in one folder, each under its name; FileExistsError where one is there, before any is written."""
     from topic_probe import storage
 
     for name in results:

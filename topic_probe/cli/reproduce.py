@@ -117,10 +117,8 @@ def reproduce(
 
 def _chosen(names: Sequence[str]) -> list[str]:
     """The recipes that are meant; "figure 1" is figure1."""
-    joined = [
-        name
-        for name in "\0".join(names).replace("figure\0", "figure").replace("table\0", "table").split("\0")
-    ]
+    together = "\0".join(names).replace("figure\0", "figure").replace("table\0", "table")
+    joined = together.split("\0")
     if joined == [""]:
         raise WrongUsageError(
             "reproduce needs figures and tables, or all: topic-probe reproduce figure1 --quick"
@@ -205,7 +203,7 @@ def _run(told: _Run, task: Sequence[str], several: bool) -> "Iterator[tuple[str,
 
 def _counts(results: "Sequence[RecipeResult]") -> list[str]:
     """How many claims have which verdict, which were not checked, and what was not measured, in a line each."""
-    from topic_probe.report import VERDICTS
+    from topic_probe.paper.claims import VERDICTS
 
     found = [claim for result in results for claim in result.claims]
     verdicts = [claim["verdict"] for claim in found]

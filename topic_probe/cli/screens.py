@@ -1,4 +1,4 @@
-"""What a report says in one screen of a terminal: a sentence with its number, what it is made of, the strongest cells."""
+"""What a report says in one screen: a sentence with its number, what it is made of, the strongest cells."""
 
 from typing import Any
 
@@ -65,10 +65,10 @@ def _embeddings(report: Any) -> list[str]:
     cosine = report.cosine
     return [
         _about(report),
-        f"Words of a topic are {_number(cosine.effect_size)} standard deviations closer (cosine) than words of different "
-        "topics",
-        f"  {_interval(cosine.effect_size_interval, 'effect size') or 'no interval'}; means {_number(cosine.same_topic)} and "
-        f"{_number(cosine.different_topic)}",
+        f"Words of a topic are {_number(cosine.effect_size)} standard deviations closer (cosine) than words of "
+        "different topics",
+        f"  {_interval(cosine.effect_size_interval, 'effect size') or 'no interval'}; "
+        f"means {_number(cosine.same_topic)} and {_number(cosine.different_topic)}",
         "",
         str(report),
     ]
@@ -92,14 +92,11 @@ def _comparison(report: Any) -> list[str]:
     for row in report.to_dataframe("pair").to_dict("records"):
         equal = 1 if "÷" in row["what"] else 0
         sure = row["low"] > equal or row["high"] < equal
-        of_topics = (
-            ""
-            if row.get("p_permuted") is None
-            else f", regrouped words differ as much: p = {_number(row['p_permuted'])}"
-        )
+        number, low, high = (_number(row[name]) for name in ("number", "low", "high"))
+        verdict = "a difference" if sure else "no difference that is sure"
+        permuted = f"; regrouped words: p = {_number(row['p_permuted'])}" if "p_permuted" in row else ""
         lines.append(
-            f"{row['measure']}, {row['what']}: {_number(row['number'])} [{_number(row['low'])}, {_number(row['high'])}] - "
-            f"{'a difference' if sure else 'no difference that is sure'} on these texts and words{of_topics}"
+            f"{row['measure']}, {row['what']}: {number} [{low}, {high}], {verdict} on these texts and words{permuted}"
         )
     return [*lines, "", str(report)]
 

@@ -20,18 +20,17 @@ from topic_probe.estimate import split_halves
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.running import generators_as_they_were
 from topic_probe.lens.weights import word_embeddings
-from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.measure.options import Intervals, Permutations, Reading
-from topic_probe.measure.pair_sums import cosines_of_words
 from topic_probe.measure.parts import Worker, facts_of_documents
+from topic_probe.measure.same_words import cosines_of_words
 from topic_probe.measure.words import SCORES, LabelledWords, labelled_words
 from topic_probe.options import check_value, check_whole, checked, progress_bar, shares
 from topic_probe.report import Report, provenance
 from topic_probe.series.checkpoints import Series, fingerprint, in_order, name_of, opened, what_is_wrong
 from topic_probe.series.curves import IN_A_ROW, By, Chosen, Kept, Onsets, cell_names, change, curves_of
-from topic_probe.sums import SourceSums, columns
+from topic_probe.sums import columns
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import check_read_again, hash_of, read_documents
 from topic_probe.text.same_texts import Level
@@ -44,7 +43,6 @@ Measured = Literal["embeddings", "attention", "states"]
 Number = Literal["effect_size", "ratio", "topic_ratio", "difference"]
 
 # More sources than this share rows: what leaving out a row does says as much of so many.
-MAX_SOURCES = 512
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,7 +114,7 @@ class SeriesReport(Report, kind="series"):
         every = [dict(own) for own in self.sums]
         for own, reports in zip(every, self.reports, strict=True):
             if isinstance(heads := reports.get("attention"), AttentionReport):
-                own["attention"] = kept_of_sources(heads.by_source, heads.heads.index, slice(None))
+                own["attention"] = kept_of_sources(rows_of(heads), heads.heads.index, slice(None))
         return every
 
     def onsets(
@@ -352,19 +350,16 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
         reports: dict[str, Report] = {}
         sums: dict[str, Mapping[str, Any]] = {}
         if {"embeddings", "states"} & {*self.measure}:
-            documents, states = self.documents if "states" in self.measure else None, Relations(MAX_SOURCES)
-            more = {} if documents is None else {"accumulators": [states]}
-            words = measure_embeddings(
-                model, self.topics, documents, progress=False, **self.embeddings, **more
-            )
+            documents = self.documents if "states" in self.measure else None
+            words = measure_embeddings(model, self.topics, documents, progress=False, **self.embeddings)
             _check_whole(words.provenance.get("documents"))
             # Thousands of numbers of every step that no curve has.
             reports["embeddings"] = replace(words, matrices=None)
             if "embeddings" in self.measure:
                 sums["embeddings"] = kept_of_words(word_embeddings(model), self.topics, self.embeddings)
-            if words.layers is not None:
+            if words.layers is not None and words.sources is not None:
                 cosines = slice(0, None, len(SCORES))
-                sums["states"] = kept_of_sources(states.by_source, words.layers["cosine"].index, cosines)
+                sums["states"] = kept_of_sources(words.sources, words.layers["cosine"].index, cosines)
         if "attention" in self.measure:
             heads = measure_attention(
                 model, self.topics, self.documents, **{"progress": False, **self.attention}
@@ -388,9 +383,15 @@ def _check_whole(read: Any) -> None:
         raise KeyboardInterrupt(read["stopped"])
 
 
-def kept_of_sources(sums: SourceSums, index: Any, cells: slice) -> dict[str, Any]:
+def rows_of(heads: AttentionReport) -> dict[str, np.ndarray]:
+    """The rows of sources of a report of attention."""
+    keys, rows = heads.by_source.rows()
+    return {"keys": keys, "rows": rows}
+
+
+def kept_of_sources(sources: Mapping[str, np.ndarray], index: Any, cells: slice) -> dict[str, Any]:
     """Sums by source of some cells; numbers of pairs once where all cells have the same."""
-    keys, rows = sums.rows()
+    keys, rows = sources["keys"], sources["rows"]
     totals, counts, squares = columns(rows[:, cells])
     if len(counts) and (counts == counts[:, :1]).all():
         counts = counts[:, :1]
