@@ -140,8 +140,8 @@ def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     if tokenizer is None:
         raise OSError(
             f"no tokenizer can be loaded from {name!r}: give the folder of a model with its tokenizer, or a name on "
-            f"the Hugging Face hub; without a network, fetch the files elsewhere (`hf download {name} --local-dir FOLDER`) "
-            "and give that folder"
+            f"the Hugging Face hub; without a network, fetch the files elsewhere (`hf download {name} --local-dir "
+            "FOLDER`) and give that folder"
         )
     return tokenizer
 
@@ -195,7 +195,7 @@ def open_topics(name: str, model: Any, choice: Choice) -> Any:
     saved = [place for place in (folder, folder / "topics") if _kind(place) == "topics"]
     fits = [place for place in (folder, folder / "fit") if _kind(place) == "topic fit"]
     if fits and (choice.fraction is not None or not saved):
-        of_fit = {} if choice.fraction is None else {"fraction": choice.fraction}
+        of_fit: dict[str, Any] = {} if choice.fraction is None else {"fraction": choice.fraction}
         return tp.TopicFit.load(fits[0]).topics(forms=choice.forms, **of_fit)
     if choice.fraction is not None:
         raise WrongUsageError(

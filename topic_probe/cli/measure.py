@@ -28,7 +28,7 @@ Level = Annotated[Literal["token", "word"], '"word" also measures words that the
 Statistic = Annotated[Literal["ratio", "difference"], "what the interval is of"]
 Outcome = Annotated[
     Literal["states", "loss"],
-    '"states": how much closer words of a topic lie than others, in later layers; "loss": how badly words are predicted',
+    '"states": how much closer words of a topic lie than others later on; "loss": how badly words are predicted',
 ]
 LayerOfStates = Annotated[int | None, 'the layer of "states"; by default what leaves the last']
 MaskShare = Annotated[float, 'the share of tokens that "loss" masks']

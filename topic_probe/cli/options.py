@@ -74,7 +74,7 @@ def _flattened(
             show=everything or name in shown or default is inspect.Parameter.empty,
             negative=None if default is True else (),
         )
-        annotation = Annotated[_TYPED.get(name, typed), option]
+        annotation: Any = Annotated[_TYPED.get(name, typed), option]  # type: ignore[valid-type]
         parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
 
     hints = get_type_hints(function, include_extras=True)

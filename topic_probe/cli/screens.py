@@ -1,5 +1,6 @@
 """What a report says in one screen: a sentence with its number, what it is made of, the strongest cells."""
 
+from pathlib import Path
 from typing import Any
 
 _BAR = 12  # letters of the longest bar
@@ -17,7 +18,7 @@ def screen(report: Any, *, wide: bool = False) -> str:
 
 def _attention(report: Any) -> list[str]:
     """The ratio in a sentence, the three means, and heads towards and away from words of their topic."""
-    overall, counts = report.overall, report.provenance
+    overall = report.overall
     lines = [
         _about(report),
         f"A word attends {_times(overall)} as much to other words of its topic as to words of other topics",
@@ -30,11 +31,8 @@ def _attention(report: Any) -> list[str]:
     lines.append(f"  {'; '.join(doubt)}")
     if (matched := report.overall_matched.ratio) == matched:
         lines.append(f"  at equal distance {_number(matched)} ×")
-    return [
-        *lines,
-        *_heads(report.heads.to_dataframe()),
-        f"  tokens with a topic: {counts['tokens_with_a_topic']:,}",
-    ]
+    about = f"({report.about_coverage()})", f"({report.about_intervals()})"
+    return [*lines, *_heads(report.heads.to_dataframe()), *about]
 
 
 def _heads(table: Any) -> list[str]:
@@ -111,7 +109,7 @@ def _about(report: Any) -> str:
     counts = report.provenance
     documents = counts.get("documents") if isinstance(counts.get("documents"), dict) else counts
     model = (counts.get("model") or {}).get("name") or (counts.get("model") or {}).get("class") or "model"
-    parts = [str(model)]
+    parts = [Path(str(model)).name]
     if n := documents.get("documents"):
         parts.append(f"{n:,} documents")
     if n := documents.get("sources"):

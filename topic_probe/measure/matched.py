@@ -129,7 +129,8 @@ class MatchedReport(Report, kind="matched"):
                 parts.append(table)
         # A word with itself has no co-occurrence to be matched on.
         table = pd.concat(parts, ignore_index=True)
-        return table.drop(columns=["same_word", "topic_ratio", "n_same_word"])
+        found: pd.DataFrame = table.drop(columns=["same_word", "topic_ratio", "n_same_word"])
+        return found
 
 
 @shares
