@@ -22,7 +22,7 @@ def test_two_models_are_compared_and_the_report_is_that_of_python(model_folder, 
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     models = {"first": model_folder, "other": str(tmp_path / "other")}
     line = f"compare first={model_folder} other={tmp_path}/other --topics {tmp_path}/words.json --json"
-    over = f"--corpus {tmp_path}/texts.txt --split line --n-permutations 19 --no-progress"
+    over = f"--corpus {tmp_path}/texts.txt --split line --n-permutations 19 --no-bars"
     assert main(f"{line} {over} --out {tmp_path}/out".split()) == 0
     assert json.loads(capsys.readouterr().out)["models"] == ["first", "other"]
     saved = tp.load_report(tmp_path / "out")

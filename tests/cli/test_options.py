@@ -1,67 +1,65 @@
-"""Options are the arguments of the functions that commands call, as Python itself tells them."""
+"""Options are those of the functions that commands call, with their defaults, and help is quick and short."""
 
-import ast
 import inspect
 import subprocess
 import sys
-from importlib import import_module
-from operator import attrgetter
+import time
 
 import pytest
 
-from topic_probe.cli import COMMANDS, fit_topics, inputs, main, measure, reproduce, show, train
-from topic_probe.cli.options import Call
+import topic_probe as tp
+from topic_probe.cli import COMMANDS, MEASUREMENTS, compare, main, make, measure, reproduce
+from topic_probe.paper.recipe import run_recipe
 
-CALLS = {
-    value.of: value
-    for module in (fit_topics, inputs, measure, reproduce, show, train)
-    for values in vars(module).values()
-    for value in (values if isinstance(values, tuple) else (values,))
-    if isinstance(value, Call)
-}
-
-
-def parameters(of):
-    module, _, name = of.partition(":")
-    known = inspect.signature(attrgetter(name)(import_module(module))).parameters
-    return {name: parameter for name, parameter in known.items() if name != "self"}
+PAIRS = [
+    (measure.attention, tp.measure_attention), (measure.embeddings, tp.measure_embeddings),
+    (measure.weights, tp.measure_weights), (measure.ablation, tp.measure_ablation),
+    (measure.knockout, tp.measure_knockout), (compare.compare, tp.compare), (compare.series, tp.measure_series),
+    (make.fit_topics, tp.fit_topics), (make.train, tp.TrainConfig), (reproduce.reproduce, run_recipe),
+]  # fmt: skip
 
 
-def default_of(parameter):
-    # Dataclasses show a default factory of dictionaries as a marker, which is none to the command line.
-    nothing = parameter.default is inspect.Parameter.empty or "factory" in repr(parameter.default)
-    return None if nothing else parameter.default
+def parameters(function):
+    return inspect.signature(function).parameters
 
 
-def test_every_argument_is_an_option_with_its_default_or_filled_or_left_out_for_a_reason():
-    assert len(CALLS) > 20
-    for of, call in CALLS.items():
-        known = parameters(of)
-        named = [*(argument.name for argument in call.options.values()), *call.filled, *call.without]
-        assert sorted(named) == sorted(known), of
-        assert all(call.without.values()), of
-        for argument in call.options.values():
-            assert argument.default == default_of(known[argument.name]), (of, argument.name)
-            assert len(argument.help) > 3, (of, argument.name)
+@pytest.mark.parametrize(("command", "function"), PAIRS, ids=lambda part: getattr(part, "__name__", ""))
+def test_an_option_has_the_default_of_the_argument_of_its_name(command, function):
+    known = parameters(function)
+    own = {name: option for name, option in parameters(command.default_command).items() if name in known}
+    assert len(own) >= 2
+    for name, option in own.items():
+        if option.default is not inspect.Parameter.empty and option.default is not None:
+            assert option.default == known[name].default, name
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "measure attention", ""])
-def test_every_command_explains_itself(capsys, command):
+NAMES = [*COMMANDS, "measure", *(f"measure {kind}" for kind in MEASUREMENTS)]
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_every_command_explains_itself_in_a_screen_and_a_half(capsys, command):
     assert main([*command.split(), "--help"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(" ".join(["usage: topic-probe", *command.split()]))
+    assert said.startswith(f"Usage: topic-probe {command}")
     assert "None" not in said
-    assert command or all(f"\n  {code} " in said for code in ("0 ", "1 ", "2 ", "130"))
+    assert len(said.splitlines()) <= 80, said
+    options = {
+        line.split("--")[1].split()[0]
+        for line in said.splitlines()
+        if line.startswith(("│ --", "│    --", "│ *  --"))
+    }
+    assert len(options) <= 16, options
 
 
-@pytest.mark.slow
-def test_help_imports_nothing_heavy():
-    code = (
-        "import sys; from topic_probe.cli import main; main(['measure', 'attention', '--help']); main(['--help']); "
-        "print([*sys.modules], file=sys.stderr)"
-    )
+def test_help_comes_at_once_without_what_models_need():
+    code = "import sys; from topic_probe.cli import main; main(['--help']); print({'torch', 'numpy'} & {*sys.modules})"
+    start = time.process_time()
     answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = {name.split(".")[0] for name in ast.literal_eval(answer.stderr)}
-    heavy = {"torch", "numpy", "transformers", "pandas", "matplotlib", "gensim", "datasets", "tqdm"}
-    assert "topic_probe" in loaded
-    assert not loaded & heavy
+    assert answer.stdout.splitlines()[-1] == "set()"
+    assert time.process_time() - start < 1
+    everything = subprocess.run(
+        [sys.executable, "-m", "topic_probe", "measure", "attention", "--help-all"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert "--first-position" in everything
+    assert "--special-ids" not in everything

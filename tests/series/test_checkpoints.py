@@ -110,12 +110,13 @@ def test_what_cannot_be_read_is_flagged_the_others_are_judged_and_no_code_is_run
 
 
 def test_the_command_line_says_what_is_wrong_and_fails_for_it(folders, capsys):
-    assert main(["check", "--series", str(folders[0].parent), "--json"]) == 0
+    root = str(folders[0].parent)
+    assert main(["check", root, "--checkpoints", "--json"]) == 0
     copied(folders, 20, 80)
-    assert main(["check", "--series", str(folders[0].parent)]) == 1
+    assert main(["check", root, "--checkpoints"]) == 1
     assert "step 80: copy of step 20" in capsys.readouterr().out
-    assert main(["check", "--series", str(folders[0].parent), "--steps", "1"]) == 2
-    assert "--steps does not fit here" in capsys.readouterr().err
+    assert main(["check", root, "--steps", "1"]) == 2
+    assert "--steps is for a repository on the hub" in capsys.readouterr().err
 
 
 # --- naming checkpoints -------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ entry in ``COMMANDS``.
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from inspect import signature
 
 from cyclopts import App, CycloptsError
 
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Exception as error:
             if debug:
                 sys.excepthook(type(error), error, error.__traceback__)
-            message, of_option = _in_words_of_options(_message(error), given)
+            message, of_option = _in_words_of_options(_message(error), given, signature(command).parameters)
             warn(message, "error")
             return USAGE if of_option or isinstance(error, WrongUsageError) else FAILED
 
@@ -99,12 +100,11 @@ def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} (add --debug for where it came from)"
 
 
-def _in_words_of_options(message: str, given: Sequence[str]) -> tuple[str, bool]:
+def _in_words_of_options(message: str, given: Sequence[str], known: Collection[str]) -> tuple[str, bool]:
     """A message of a function with its arguments as options, and whether it begins with one that was given."""
-    message = re.sub(
-        r"open it with open_model\(model, tokenizer=\.\.\.\)", "name one with --tokenizer", message
-    )
-    message = re.sub(r"\b([a-z]\w*)=(?=\S)", lambda found: f"--{found[1].replace('_', '-')} ", message)
+    message = message.replace("open it with open_model(model, tokenizer=...)", "name one with --tokenizer")
+    for name in known:
+        message = re.sub(rf"\b{name}=\s?", f"--{name.replace('_', '-')} ", message)
     first, _, rest = message.partition(" ")
     option = f"--{first.removeprefix('--').replace('_', '-')}"
     if option in {text.partition("=")[0] for text in given}:

@@ -52,6 +52,7 @@ def compare(
     if not models:
         raise WrongUsageError("compare needs models: topic-probe compare A=MODEL B=MODEL --topics TOPICS")
     named = mapping([model if "=" in model else f"{Path(model).name}={model}" for model in models], "MODEL")
+    shared.output.check_free()
     look_for_topics(topics, shared.words)
     corpus = open_corpus(shared.documents)
     opened = {
@@ -103,6 +104,7 @@ def series(
     """Measures, saves the report if that is wanted, and prints it."""
     import topic_probe as tp
 
+    shared.output.check_free()
     look_for_topics(topics, shared.words)
     every = open_series(checkpoints, steps, pattern)
     corpus = open_corpus(shared.documents)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 NAME = "topic-probe"
@@ -37,6 +38,13 @@ class Output:
     def writes(self) -> bool:
         """Whether this process writes the result; of several that torchrun has started the first one does."""
         return self.out is not None and not _is_silent()
+
+    def check_free(self) -> None:
+        """FileExistsError, before anything is computed, where a result is in the way."""
+        if self.out is not None:
+            from topic_probe import storage
+
+            storage.check_free(Path(self.out) / storage.FILE, overwrite=self.overwrite, file=True)
 
     def answer(self, text: str, document: Mapping[str, Any]) -> None:
         """Prints the result: the text, or the document for machines, in which what has no number is null."""

@@ -198,9 +198,7 @@ def open_topics(name: str, model: Any, choice: Choice) -> Any:
         of_fit: dict[str, Any] = {} if choice.fraction is None else {"fraction": choice.fraction}
         return tp.TopicFit.load(fits[0]).topics(forms=choice.forms, **of_fit)
     if choice.fraction is not None:
-        raise WrongUsageError(
-            "--fraction is for topics that fit-topics has fitted, and no fit is beside these"
-        )
+        raise WrongUsageError("--fraction is for topics that fit-topics has fitted: no fit is beside them")
     if not saved:
         raise FileNotFoundError(f"there are no topics in the folder {folder}")
     return tp.Topics.load(saved[0])

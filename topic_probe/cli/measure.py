@@ -130,6 +130,7 @@ def weights(
     """Measures, saves the report if that is wanted, and prints it."""
     import topic_probe as tp
 
+    output.check_free()
     look_for_topics(topics, words)
     opened = open_model(model, opening, bars=output.progress)
     listed = open_topics(topics, opened, words)
@@ -208,6 +209,7 @@ def knockout(
 
 def open_inputs(model: str, topics: str, shared: Shared, *, needs_texts: bool = True) -> tuple[Any, ...]:
     """Model, topics, and documents where texts were named; what is missing is noticed before the model is opened."""
+    shared.output.check_free()
     look_for_topics(topics, shared.words)
     corpus = open_corpus(shared.documents)
     if needs_texts and corpus is None:

@@ -12,6 +12,11 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from cyclopts import App, Group, Parameter
 
+from topic_probe.cli.console import WrongUsageError
+
+# What may be "-", standard input.
+_FROM_STDIN = ("topics", "file")
+
 # Types that a shell passes in another form than Python.
 _TYPED = {"part": list[str] | None}
 
@@ -73,8 +78,9 @@ def _flattened(
             group=Group(heading),
             show=everything or name in shown or default is inspect.Parameter.empty,
             negative=None if default is True else (),
+            allow_leading_hyphen=name in _FROM_STDIN,
         )
-        annotation: Any = Annotated[_TYPED.get(name, typed), option]  # type: ignore[valid-type]
+        annotation: Any = Annotated[_TYPED.get(name, typed), option]
         parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
 
     hints = get_type_hints(function, include_extras=True)
@@ -109,13 +115,13 @@ def _built(group: Any, given: dict[str, Any]) -> Any:
 
 
 def mapping(entries: Sequence[str], what: str) -> dict[str, str]:
-    """``NAME=VALUE`` texts as a dictionary; ValueError for what is none."""
+    """``NAME=VALUE`` texts as a dictionary."""
     pairs = [entry.partition("=") for entry in entries]
     if broken := [
         entry for entry, (name, _, value) in zip(entries, pairs, strict=True) if not (name and value)
     ]:
-        raise ValueError(f"{what} takes NAME=VALUE, got {broken[0]!r}")
+        raise WrongUsageError(f"{what} takes NAME=VALUE, got {broken[0]!r}")
     found = {name: value for name, _, value in pairs}
     if len(found) < len(pairs):
-        raise ValueError(f"{what} needs names that differ, got {', '.join(entries)}")
+        raise WrongUsageError(f"{what} needs names that differ, got {', '.join(entries)}")
     return found
