@@ -32,7 +32,7 @@ def left_behind(folder):
     [
         ("measure attention {model} --topics {words} --corpus {texts} --n-permutations 9 --resample sources words "
          "--first-position word --no-bars", "measure_attention",
-         {"n_permutations": 9, "resample": ["sources", "words"], "first_position": "word", "progress": False}),
+         {"n_permutations": 9, "resample": ("sources", "words"), "first_position": "word", "progress": False}),
         ("measure embeddings {model} --topics {words} --center --seed 3", "measure_embeddings",
          {"center": True, "seed": 3}),
         ("measure weights {toy} --topics {toy} --confidence 0.9", "measure_weights",
