@@ -40,12 +40,14 @@ def linked(text: str) -> str:
     """A page whose links lead to the other pages of the site; those to files that are no pages are left out."""
 
     def link(match: re.Match[str]) -> str:
-        words, target, part = match.groups()
+        mark, words, target, part = match.groups()
+        if mark:  # a picture, in docs/
+            return f"![{words}]({target.removeprefix('../').removeprefix('docs/')})"
         name = target.removeprefix("../").removeprefix("demos/").removeprefix("docs/")
         page = PAGES.get(name, name.replace(".ipynb", ".md"))
         return f"[{words}]({page}{part or ''})" if page.endswith(".md") and "/" not in page else words
 
-    return re.sub(r"\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)", link, text)
+    return re.sub(r"(!?)\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)", link, text)
 
 
 def page_of(path: Path, target: Path) -> str:

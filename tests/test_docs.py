@@ -161,5 +161,5 @@ def test_the_page_of_whole_results_says_what_is_saved():
     folder = Path(__file__).parents[1] / "docs"
     saved = [name for name in RECIPES if (folder / "results" / name).is_dir()]
     lines = summary(tp.load_report(folder / "results" / name) for name in saved)
-    assert "\n".join(lines) in (folder / "whole_results.md").read_text()
+    assert "\n".join(lines) in (folder.parent / "demos" / "paper.md").read_text()
     assert len(saved) == 7

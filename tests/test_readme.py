@@ -8,16 +8,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from real_text import minilm_folder, wikipedia_articles
+import readme_picture
+from real_text import minilm_folder
 
 import topic_probe as tp
-from topic_probe.cli import build_parser
+from topic_probe.cli import build_app
 from topic_probe.paper import RECIPES
+from topic_probe.paper.recipe import summary
 
 README = Path(__file__).parents[1] / "README.md"
-VERDICTS = README.parent / "demos" / "verdicts.md"
+PAPER = README.parent / "demos" / "paper.md"
+PICTURE = README.parent / "docs" / "pictures" / "first.png"
 # A program, and what it prints.
 WITH_OUTPUT = re.compile(r"```python\n((?:(?!```).)*?)(```(?:(?!```).)*?```text\n)(.*?)```", re.DOTALL)
+SENTENCE = re.compile(r"(<!-- sentence -->\n)(.*?)(<!-- end of sentence -->)", re.DOTALL)
 CHECKPOINT = "sentence-transformers/all-MiniLM-L6-v2"
 
 
@@ -38,7 +42,7 @@ def number(text):
 
 
 def test_the_first_example_of_the_readme_prints_a_table_as_there_of_twelve_documents(capsys):
-    program, _, written = WITH_OUTPUT.findall(README.read_text())[0]
+    [(program, _, written)] = WITH_OUTPUT.findall(README.read_text())
     for as_printed, smaller in {
         CHECKPOINT: str(minilm_folder()), "bundled()": "bundled(n_documents=12)", "max_length=256": "max_length=64",
     }.items():  # fmt: skip
@@ -46,75 +50,79 @@ def test_the_first_example_of_the_readme_prints_a_table_as_there_of_twelve_docum
         program = program.replace(as_printed, smaller)
     exec(program, {})
     printed = capsys.readouterr().out
-    assert printed.splitlines()[:1] == written.splitlines()[:1] == ["Contrast"]
-    columns = [text.splitlines()[1].split()[:6] for text in (printed, written)]
-    assert columns[0] == columns[1] == ["ratio", "interval", "p_value", "q_value", "effect_size", "n_pairs"]
+    columns = [text.splitlines()[1].split()[:5] for text in (printed, written)]
+    assert columns[0] == columns[1] == ["ratio", "interval", "p_value", "q_value", "effect_size"]
     assert float(printed.splitlines()[2].split()[0]) > 1  # of so few words more cannot be said
 
 
 @pytest.mark.slow
-def test_the_first_results_of_the_readme_are_what_comes_out():
-    """``README=write`` in the environment writes what comes out into the README."""
-    text = README.read_text()
-    programs = WITH_OUTPUT.findall(text)
-    assert len(programs) == 2
-    values = {}
-    for program, between, written in programs:
-        printed = io.StringIO()
-        values["print"] = partial(print, file=printed)
-        exec(program.replace(CHECKPOINT, str(minilm_folder())), values)
-        out = "\n".join(line.rstrip() for line in printed.getvalue().splitlines()) + "\n"
-        if os.environ.get("README") == "write":
-            text = text.replace(f"{program}{between}{written}```", f"{program}{between}{out}```")
-            README.write_text(text)
-        else:
-            assert same_but_for_rounding(out, written), f"`make readme` writes what comes out:\n{out}"
+def test_the_first_result_of_the_readme_its_sentence_and_its_picture_are_what_comes_out():
+    """``README=write`` in the environment writes them."""
+    text, values, printed = README.read_text(), {}, io.StringIO()
+    [(program, between, written)] = WITH_OUTPUT.findall(text)
+    values["print"] = partial(print, file=printed)
+    exec(program.replace(CHECKPOINT, str(minilm_folder())), values)
+    out = "\n".join(line.rstrip() for line in printed.getvalue().splitlines()) + "\n"
+    model, topics, documents = (values[name] for name in ("model", "topics", "documents"))
+    report = tp.measure_attention(model, topics, documents)
+    untrained = tp.measure_attention(tp.random_init(model), topics, documents, n_permutations=0)
+    said = sentence(report, untrained)
+    if os.environ.get("README") == "write":
+        text = text.replace(f"{program}{between}{written}```", f"{program}{between}{out}```")
+        README.write_text(SENTENCE.sub(lambda found: f"{found[1]}{said}{found[3]}", text))
+        readme_picture.draw(model, report).savefig(PICTURE, dpi=100)
+    else:
+        assert same_but_for_rounding(out, written), f"`make readme` writes what comes out:\n{out}"
+        assert SENTENCE.search(text)[2] == said
+
+
+def sentence(report, untrained):
+    """The first result, read aloud."""
+    overall, n = report.overall, report.provenance["options"]["n_permutations"]
+    low, high = overall.interval
+    as_well = round(overall.p_value * (n + 1) / 2) - 1  # on this side
+    return (
+        f"A word pays **{overall.ratio:.2f} ×** as much attention to other words of its own topic as to words of other "
+        f"topics (95 %\ninterval {low:.2f}–{high:.2f}, over articles; 1 is no difference). Of {n:,} random regroupings of "
+        f"the same words {as_well} do as well.\nAn untrained copy of the model gives {untrained.overall.ratio:.2f}.\n"
+    )
 
 
 @pytest.mark.slow
-def test_all_examples_of_the_readme_run_in_their_order(tmp_path, monkeypatch):
-    """As they stand there, but for fewer texts, topics and permutations."""
-    text = README.read_text()
+def test_all_examples_of_the_readme_and_the_tour_run_in_their_order(tmp_path, monkeypatch):
+    """As they stand there, but for fewer texts and permutations."""
     fewer = {
-        CHECKPOINT: str(minilm_folder()),
-        "tp.Corpus.bundled()": "few",
-        "n_topics=20": "n_topics=4",
-        "fraction=0.002": "fraction=0.05",
-        "counts)": "counts, n_permutations=9)",
-    }
-    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(programs) == text.count("```python") >= 5
-    for as_printed in fewer:
-        assert any(as_printed in program for program in programs), as_printed
+        CHECKPOINT: str(minilm_folder()), "n_documents=30": "n_documents=5", "bundled()": "bundled(n_documents=9)",
+        "max_length=256": "max_length=64", "max_length=128": "max_length=64", "steps=400": "steps=30",
+    }  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    few = tp.Corpus.from_texts([article[:12000] for article in wikipedia_articles()[:9]])
-    values = {"few": few, "print": lambda *_: None}
-    for program in programs:
-        for as_printed, smaller in fewer.items():
-            program = program.replace(as_printed, smaller)
-        exec(program, values)
+    for page in (README, README.parent / "demos" / "tour.md"):
+        programs = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+        assert len(programs) >= 4
+        values = {"print": lambda *_: None}
+        for program in programs:
+            for as_printed, smaller in fewer.items():
+                program = program.replace(as_printed, smaller)
+            if "from_folders" not in program and "checkpoints_in" not in program:
+                exec(program, values)
     assert "army" in (tmp_path / "attention.html").read_text()
-    assert "<svg" in (tmp_path / "heads.svg").read_text()
-    assert f"{values['attention'].overall.ratio:.4g}" in (tmp_path / "results.html").read_text()
-    dot = tp.measure_embeddings(
-        values["toy"], tp.Topics.blocks(n_topics=10, words_per_topic=10), n_resamples=0
-    ).dot
-    assert (f"{dot.same_topic:.1f}", f"{dot.different_topic:.1f}") == ("1.6", "-0.2")
-    assert "dot products of 1.6, those of different topics of −0.2" in text
+    assert (tmp_path / "heads.png").stat().st_size > 10_000
 
 
-def test_commands_calls_and_recipes_that_the_readme_names_exist():
+def test_commands_calls_and_recipes_that_the_readme_names_exist(monkeypatch):
     text = README.read_text()
-    commands = re.findall(r"`topic-probe ([^`…]*)`", text)
+    commands = re.findall(r"^topic-probe (.+?)(?: {2,}#.*)?$", text, re.MULTILINE)
     assert len(commands) >= 8
-    parser = build_parser()
     for command in commands:
-        if command.split()[1:] != ["NAME"]:  # stands for any of them
-            parser.parse_args(shlex.split(command))
+        build_app().parse_args(shlex.split(command), exit_on_error=False, print_error=False)
     assert [name for name in set(re.findall(r"\btp\.(\w+)", text)) if not hasattr(tp, name)] == []
     for owner in (tp.Topics, tp.Corpus):
         named = set(re.findall(rf"\btp\.{owner.__name__}\.(\w+)", text))
         assert [name for name in named if not hasattr(owner, name)] == []
-    assert "verdicts.md#what-is-reproduced" in text
-    table = VERDICTS.read_text().split("| recipe |")[1].split("\n\n")[0]
+    results = README.parent / "docs" / "results"
+    screen = summary(tp.load_report(path) for name in RECIPES if (path := results / name).is_dir())
+    shown = text.split("```text")[-1].split("```")[0].strip("\n").splitlines()
+    assert len(shown) >= 6
+    assert [line for line in shown if line not in screen] == []
+    table = PAPER.read_text().split("| recipe |")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) == set(RECIPES)

@@ -5,7 +5,7 @@
 Every claim of the quick variant is judged once as it is, and once more with the numbers of each of its controls in
 place of its own: none should hold then. With ``--sets`` the recipes of toys are run with so many sets of three seeds,
 from 4000 on, and the verdicts are counted: no claim may hold with one set and fail with another. ``--write`` puts both
-tables into demos/verdicts.md.
+tables into demos/paper.md.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from topic_probe.paper.claims import judge
 from topic_probe.paper.recipe import own_options, run_recipe
 
 TOYS = [name for name, module in RECIPES.items() if module == "toys" and name != "robustness"] + ["figure4"]
-PAGE = Path(__file__).parents[2] / "demos" / "verdicts.md"
+PAGE = Path(__file__).parents[2] / "demos" / "paper.md"
 FIRST_SET = 4000
 
 
