@@ -83,8 +83,8 @@ def sentence(report, untrained):
     as_well = round(overall.p_value * (n + 1) / 2) - 1  # on this side
     return (
         f"A word pays **{overall.ratio:.2f} ×** as much attention to other words of its own topic as to words of other "
-        f"topics (95 %\ninterval {low:.2f}–{high:.2f}, over articles; 1 is no difference). Of {n:,} random regroupings of "
-        f"the same words {as_well} do as well.\nAn untrained copy of the model gives {untrained.overall.ratio:.2f}.\n"
+        f"topics (95 %\ninterval {low:.2f}–{high:.2f}, over articles; 1 is no difference). Of {n:,} random regroupings "
+        f"of the same words {as_well} do as well.\nAn untrained copy of the model gives {untrained.overall.ratio:.2f}.\n"
     )
 
 

@@ -114,7 +114,7 @@ def test_the_command_line_measures_a_folder_of_checkpoints(report, series, topic
     root, named = str(series[0].parent), str(tmp_path / "words.json")
     command = ["series", root, "--topics", named, "--corpus", str(tmp_path / "texts.txt"), "--split", "line"]
     out = tmp_path / "out"
-    assert main([*command, "--n-permutations", "3", "--n-resamples", "20", "--out", str(out)]) == 0
+    assert main([*command, "--n-permutations", "3", "--out", str(out)]) == 0
     assert "onsets of effect sizes" in capsys.readouterr().out
     found = tp.load_report(out)
     assert found.curve("embeddings") == pytest.approx(report.curve("embeddings"))

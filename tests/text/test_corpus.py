@@ -218,7 +218,7 @@ def test_a_name_that_means_how_to_read_files_reads_none_that_nobody_named(tmp_pa
         Corpus.from_dataset("text")
     model = ["measure", "attention", str(minilm_folder()), "--topics", "empath"]
     assert main([*model, "--corpus", "text"]) == 1
-    assert "did you mean 'texts'?" in capsys.readouterr().err
+    assert "did you mean texts?" in capsys.readouterr().err
     named = Corpus.from_dataset("json", data_files=str(tmp_path / "records.json"), streaming=False)
     assert list(named) == ["frog", "toad"]
     (tmp_path / "text").mkdir()  # a folder of this name is a folder
