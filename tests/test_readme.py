@@ -42,7 +42,7 @@ def number(text):
 
 
 def test_the_first_example_of_the_readme_prints_a_table_as_there_of_twelve_documents(capsys):
-    [(program, _, written)] = WITH_OUTPUT.findall(README.read_text())
+    (program, _, written), *_ = WITH_OUTPUT.findall(README.read_text())
     for as_printed, smaller in {
         CHECKPOINT: str(minilm_folder()), "bundled()": "bundled(n_documents=12)", "max_length=256": "max_length=64",
     }.items():  # fmt: skip
@@ -59,7 +59,7 @@ def test_the_first_example_of_the_readme_prints_a_table_as_there_of_twelve_docum
 def test_the_first_result_of_the_readme_its_sentence_and_its_picture_are_what_comes_out():
     """``README=write`` in the environment writes them."""
     text, values, printed = README.read_text(), {}, io.StringIO()
-    [(program, between, written)] = WITH_OUTPUT.findall(text)
+    (program, between, written), *_ = WITH_OUTPUT.findall(text)
     values["print"] = partial(print, file=printed)
     exec(program.replace(CHECKPOINT, str(minilm_folder())), values)
     out = "\n".join(line.rstrip() for line in printed.getvalue().splitlines()) + "\n"

@@ -71,7 +71,7 @@ def test_every_kind_of_report_is_here():
 
 @pytest.mark.parametrize("kind", MADE)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of measurements that are too small to say anything
-def test_whatever_is_saved_comes_back_is_not_overwritten_unasked_and_noticed_where_it_was_cut(kind, tmp_path):
+def test_whatever_is_saved_comes_back_is_not_overwritten_unasked_and_noticed_where_it_was_changed(kind, tmp_path):
     report, folder = MADE[kind](), tmp_path / "out"
     report.save(folder)
     assert tp.load_report(folder) == report
@@ -84,7 +84,8 @@ def test_whatever_is_saved_comes_back_is_not_overwritten_unasked_and_noticed_whe
     assert file.read_bytes() == whole
     report.save(folder, overwrite=True)
     assert tp.load_report(folder) == report
-    for content in (whole[: len(whole) // 2], whole + b"\n", b""):
+    last = bytes([whole[-1] ^ 1])  # one bit
+    for content in (whole[: len(whole) // 2], whole + b"\n", b"", whole[:-1] + last):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=f"{file.name} is not whole"):
             tp.load_report(folder)

@@ -5,18 +5,19 @@ written under another name and renamed, so that a save that is killed leaves the
 several results is filled as a draft next to its place (`draft`).
 """
 
+import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as packed
+from safetensors.numpy import save as save_arrays
 
 FILE, _ENTRY = "saved.safetensors", "topic_probe"
 Arrays = dict[str, np.ndarray]
@@ -28,11 +29,8 @@ def save(
     """The folder, which holds the result; FileExistsError where one is in it and is not to be replaced."""
     folder = Path(path).expanduser().resolve()
     check_free(folder / FILE, overwrite=overwrite, file=True)
-    text = json.dumps({"kind": kind, "content": content})
-    # In C order, because safetensors writes memory as it lies; np.ascontiguousarray would make 0-d arrays 1-d.
-    ordered = {name: np.array(array, order="C") for name, array in arrays.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / FILE, packed(ordered, {_ENTRY: text}))
+    write_file(folder / FILE, packed({"kind": kind, "content": content}, arrays))
     return folder
 
 
@@ -42,12 +40,38 @@ def load(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], Arrays]:
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist: {path} is not a folder saved by topic_probe")
     try:
-        with safe_open(file, "numpy") as opened:
-            head = json.loads(opened.metadata()[_ENTRY])
-            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        head, arrays = unpacked(file)
         return head["kind"], head["content"], arrays
     except (SafetensorError, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{file} is not whole, or of another version ({error}): save it again") from error
+
+
+def packed(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """A safetensors file with JSON and a checksum of everything in its header."""
+    # In C order, because safetensors writes memory as it lies; np.ascontiguousarray would make 0-d arrays 1-d.
+    ordered = {name: np.array(array, order="C") for name, array in arrays.items()}
+    text = json.dumps(head, default=str)
+    # In one entry, because the order of several would be another one each time.
+    return bytes(save_arrays(ordered, {_ENTRY: f"{_checksum(text, ordered)} {text}"}))
+
+
+def unpacked(file: Path, *, with_arrays: bool = True) -> tuple[dict[str, Any], Arrays]:
+    """What `packed` has put into a file; ValueError where anything was changed, as far as it was read."""
+    with safe_open(file, "numpy") as opened:
+        checksum, text = opened.metadata()[_ENTRY].split(" ", 1)
+        arrays = {name: opened.get_tensor(name) for name in opened.keys()} if with_arrays else {}  # noqa: SIM118
+    if with_arrays and checksum != _checksum(text, arrays):
+        raise ValueError("it was changed since it was written")
+    head: dict[str, Any] = json.loads(text)
+    return head, arrays
+
+
+def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:

@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
 
 from topic_probe.measure.parts import Place, n_parts
 from topic_probe.report import Report, decode, encode, report_class
-from topic_probe.storage import write_file
+from topic_probe.storage import packed, unpacked, write_file
 from topic_probe.sums import SourceSums
 from topic_probe.text.corpus import NO_TEXT
 from topic_probe.text.documents import Counts
@@ -31,7 +30,7 @@ Sum = np.ndarray | SourceSums
 
 MEASURED = "documents measured"
 
-_ENTRY, _FORMAT = "topic_probe", "sums, version 1"
+_FORMAT = "sums, version 1"
 PART = re.compile(r"part-(\d{6,})\.safetensors")
 _REPORT = "report "  # how arrays of the report are named beside those of the sums
 _ROWS = "keys", "rows"
@@ -264,14 +263,10 @@ def report_of(path: Path) -> Report | None:
 
 
 def _write(file: Path, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    packed = {name: np.array(array, order="C") for name, array in arrays.items()}
-    text = json.dumps({"format": _FORMAT, **content}, default=str)
     try:
-        # In one entry, because their order would be another one each time.
-        write_file(file, save(packed, {_ENTRY: f"{_sha256(text, packed)} {text}"}))
-    except (
-        FileNotFoundError
-    ):  # another process has measured the same part, and removed drafts when all was there
+        write_file(file, packed({"format": _FORMAT, **content}, arrays))
+    except FileNotFoundError:
+        # Another process has measured the same part, and removed drafts when all was there.
         if not file.exists():
             raise
 
@@ -279,27 +274,14 @@ def _write(file: Path, content: Mapping[str, Any], arrays: Mapping[str, np.ndarr
 def _read(file: Path, *, arrays: bool = True) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What stands in the header of a file, and its arrays; ValueError where anything was changed."""
     try:
-        with safe_open(file, "numpy") as opened:
-            sha256, text = opened.metadata()[_ENTRY].split(" ", 1)
-            found = {name: opened.get_tensor(name) for name in opened.keys()} if arrays else {}  # noqa: SIM118
-        content: dict[str, Any] = json.loads(text)
+        content, found = unpacked(file, with_arrays=arrays)
         if content.pop("format") != _FORMAT:
             raise ValueError("it is of another version of topic_probe")
-        if arrays and sha256 != _sha256(text, found):
-            raise ValueError("it was changed since it was written")
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{file} is no whole file of sums ({error}): delete it, and the same call measures its part again"
         ) from error
     return content, found
-
-
-def _sha256(text: str, arrays: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(arrays[name].tobytes())
-    return digest.hexdigest()
 
 
 def model_facts(model: Any) -> dict[str, Any]:
