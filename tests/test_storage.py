@@ -155,7 +155,7 @@ def test_a_save_that_is_killed_leaves_the_old_result(before, tmp_path, monkeypat
 
 def test_an_array_comes_back_whatever_its_order_in_memory(tmp_path):
     table = np.arange(6.0).reshape(2, 3)
-    storage.save(tmp_path / "out", "thing", {}, {"turned": table.T, "whole": table})
-    _, _, arrays = storage.load(tmp_path / "out")
+    save(tmp_path / "out", "thing", {}, {"turned": table.T, "whole": table})
+    _, _, arrays = load(tmp_path / "out")
     assert arrays["turned"].tolist() == [[0, 3], [1, 4], [2, 5]]
     assert arrays["whole"].tolist() == table.tolist()
