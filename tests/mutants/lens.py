@@ -29,13 +29,6 @@ MUTANTS = [
         CONTRACT,
     ),
     Mutant(
-        "mass on keys that are left out is kept instead of dropped",
-        f"{LENS}sites.py",
-        "rest = exact.masked_fill(left_out[:, None, None, :], 0).sum(-1)",
-        "rest = exact.masked_fill(~left_out[:, None, None, :], 0).sum(-1)",
-        CONTRACT,
-    ),
-    Mutant(
         "a sink beside the keys is lost where scores are hooked",
         f"{LENS}points.py",
         "sinks = scores[..., self.n_keys :]",

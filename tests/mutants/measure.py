@@ -179,10 +179,17 @@ MUTANTS = [
     ),
     Mutant(
         "a changed number in a part goes unnoticed",
-        "topic_probe/measure/folder.py",
-        "if arrays and sha256 != _sha256(text, found):",
-        "if arrays and len(sha256) != len(_sha256(text, found)):",
+        "topic_probe/storage.py",
+        "if with_arrays and checksum != _checksum(text, arrays):",
+        "if with_arrays and len(checksum) != len(_checksum(text, arrays)):",
         _FOLDER,
+    ),
+    Mutant(
+        "mass on special tokens is kept instead of dropped",
+        "topic_probe/measure/attention_sums.py",
+        "kinds = torch.stack([others, ~others], 2).to(rows.dtype)",
+        "kinds = torch.stack([~others, others], 2).to(rows.dtype)",
+        "tests/measure/test_attention.py",
     ),
     # --- the variance of words
     Mutant(

@@ -142,8 +142,8 @@ MUTANTS = [
     Mutant(
         "the second half of a batch misses its first document",
         _BATCHES,
-        "self._rows(slice(middle, len(self)))",
-        "self._rows(slice(middle + 1, len(self) + 1))",
+        "self.rows(slice(middle, len(self)))",
+        "self.rows(slice(middle + 1, len(self) + 1))",
         "tests/text/test_batches.py",
     ),
     Mutant(
