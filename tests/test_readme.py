@@ -96,9 +96,7 @@ def test_all_examples_of_the_readme_run_in_their_order(tmp_path, monkeypatch):
     assert "army" in (tmp_path / "attention.html").read_text()
     assert "<svg" in (tmp_path / "heads.svg").read_text()
     assert f"{values['attention'].overall.ratio:.4g}" in (tmp_path / "results.html").read_text()
-    dot = tp.measure_embeddings(
-        values["toy"], tp.Topics.blocks(n_topics=10, words_per_topic=10), n_resamples=0
-    ).dot
+    dot = tp.measure_embeddings(values["toy"], tp.Topics.blocks(n_topics=10, words_per_topic=10)).dot
     assert (f"{dot.same_topic:.1f}", f"{dot.different_topic:.1f}") == ("1.6", "-0.2")
     assert "dot products of 1.6, those of different topics of −0.2" in text
 

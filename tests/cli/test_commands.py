@@ -34,8 +34,8 @@ def left_behind(folder):
          {"n_permutations": 9, "resample": ["sources", "words"], "first_position": "word", "progress": False}),
         ("measure embeddings {model} --topics {words} --center --seed 3", "measure.embeddings.measure_embeddings",
          {"center": True, "seed": 3}),
-        ("measure weights {toy} --topics {toy} --n-resamples 20", "measure.weights.measure_weights",
-         {"n_resamples": 20}),
+        ("measure weights {toy} --topics {toy} --confidence 0.9", "measure.weights.measure_weights",
+         {"confidence": 0.9}),
     ],
 )  # fmt: skip
 def test_options_arrive_in_the_function_of_the_command(
@@ -88,7 +88,7 @@ def test_words_of_a_fit_are_chosen_anew_on_demand(run, model_folder, texts, tmp_
     covered = sum(int(torch.isin(one.ids[one.whole], topics.words).sum()) for one in documents)
     share = float(re.match(r"about ([\d.]+) % of tokens have a topic\n", said)[1])
     assert share == pytest.approx(100 * covered / sum(map(len, documents)), rel=0.05)
-    command = ["measure", "embeddings", model_folder, "--topics", out, "--n-resamples", 20, "--json"]
+    command = ["measure", "embeddings", model_folder, "--topics", out, "--json"]
     for options, fraction in (([], 0.02), (["--fraction", 0.05], 0.05)):
         fingerprint = json.loads(run(*command, *options)[1])["provenance"]["topics"]["fingerprint"]
         assert fingerprint == fit.topics(fraction=fraction).fingerprint
@@ -197,7 +197,7 @@ def test_a_mistyped_line_is_answered_with_what_was_meant_and_the_usage_of_its_co
 
 def test_results_are_not_overwritten_unasked(refused, run, toy_folder, tmp_path):
     out = tmp_path / "weights"
-    command = ["measure", "weights", toy_folder, "--topics", toy_folder, "--n-resamples", "20", "--out", out]
+    command = ["measure", "weights", toy_folder, "--topics", toy_folder, "--out", out]
     assert run(*command) == (0, f"{tp.load_report(out)}\nsaved in {out}\n", "")
     before = (out / FILE).read_bytes()
     assert "is not overwritten unasked" in refused(*command)
@@ -234,9 +234,7 @@ def test_what_libraries_print_is_no_part_of_the_answer(run, toy_folder, monkeypa
         return measure_weights(*given, **options)
 
     monkeypatch.setattr("topic_probe.measure.weights.measure_weights", chatty)
-    code, out, err = run(
-        "measure", "weights", toy_folder, "--topics", toy_folder, "--n-resamples", 20, "--json"
-    )
+    code, out, err = run("measure", "weights", toy_folder, "--topics", toy_folder, "--json")
     assert (code, json.loads(out)["kind"]) == (0, "weights")
     assert err == "Moving model to device\ntopic-probe: warning: a remark of ours\n"
 
@@ -252,6 +250,6 @@ def test_an_error_that_nobody_foresaw_says_its_kind_and_where_it_came_from_on_de
 
 
 def test_topics_are_read_from_standard_input(run, model_folder, words, monkeypatch):
-    command = ["measure", "embeddings", model_folder, "--json", "--n-resamples", "20", "--topics"]
+    command = ["measure", "embeddings", model_folder, "--json", "--topics"]
     monkeypatch.setattr(sys, "stdin", io.StringIO(Path(words).read_text()))
     assert run(*command, "-") == run(*command, words)

@@ -188,12 +188,12 @@ def test_sparse_attention_that_chooses_its_keys_is_refused_where_the_choice_is_n
     # A document of one word shows a mask as well, but that of another choice.
     model = any_architecture.build("deepseek_v32", "DeepseekV32ForCausalLM")
     with pytest.raises(ValueError, match="depends on the words, as in sparse attention"):
-        tp.measure_attention(model, TOPICS, DOCUMENTS, n_permutations=0, n_resamples=0)
+        tp.measure_attention(model, TOPICS, DOCUMENTS, n_permutations=0)
 
 
 def test_sparse_attention_that_chooses_its_keys_is_read_from_the_mask_of_each_call():
     model = any_architecture.build("qwen4_exp_text", "Qwen4ExpForCausalLM")
-    heads = tp.measure_attention(model, TOPICS, DOCUMENTS, n_permutations=0, n_resamples=0).heads
+    heads = tp.measure_attention(model, TOPICS, DOCUMENTS, n_permutations=0).heads
     pairs = heads.n_same_word + heads.n_same_topic + heads.n_different_topic
     model.set_attn_implementation("eager")
     seen = 0

@@ -169,9 +169,7 @@ def test_opening_is_a_trial_and_measuring_runs_nothing_but_its_documents():
     passes.clear()
     host_of(model)
     assert not passes
-    tp.measure_attention(
-        model, TOPICS, zoo.lists((20, 20, 20)), n_permutations=0, n_resamples=0, batch_size=2
-    )
+    tp.measure_attention(model, TOPICS, zoo.lists((20, 20, 20)), n_permutations=0, batch_size=2)
     assert 0 < len(passes) <= 2  # those of its documents
     with torch.no_grad():
         model.W_E.mul_(3)
@@ -200,7 +198,7 @@ def test_a_model_without_attention_opens_for_its_embeddings_and_says_why_it_has_
     config = hf.MambaConfig(vocab_size=zoo.VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=8)
     model = hf.MambaForCausalLM(config).eval()
     hooked = opening.open_model(model)
-    report = tp.measure_embeddings(hooked, TOPICS, n_resamples=0)
+    report = tp.measure_embeddings(hooked, TOPICS)
     table = model.get_input_embeddings().weight.detach().double()
     expected = torch.nn.functional.cosine_similarity(table[[5, 7]], table[[6, 8]]).mean()
     assert float(report.cosine.same_topic) == pytest.approx(float(expected), abs=1e-9)

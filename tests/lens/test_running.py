@@ -13,7 +13,7 @@ from topic_probe.lens.host import hidden_states, host_of
 
 TOPICS = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 97)}, vocabulary_size=zoo.VOCABULARY)
 DOCUMENTS = zoo.lists((20, 9, 14, 18, 7), seed=1)
-QUICK = {"n_resamples": 0, "batch_size": 2}
+QUICK = {"batch_size": 2}
 
 
 def attention(model, **options):

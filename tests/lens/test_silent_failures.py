@@ -23,7 +23,7 @@ from topic_probe.lens.weights import word_embeddings
 IDS, MASK = zoo.documents()
 DOCUMENTS = zoo.lists((20, 9, 14))
 TOPICS = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 97)}, vocabulary_size=zoo.VOCABULARY)
-PLAIN = {"n_permutations": 0, "n_resamples": 0}
+PLAIN = {"n_permutations": 0}
 
 
 def raw_bridge(name, *, eager=False):

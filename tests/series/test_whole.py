@@ -6,15 +6,14 @@ import shutil
 import numpy as np
 import pytest
 import small_language
-from topic_probe.measure.accumulators import Relations
 
 import topic_probe as tp
 from topic_probe.cli import main
 from topic_probe.series.curves import curves_of
 
 STEPS = (0, 10, 20, 40, 80)
-FEW = {"n_permutations": 3, "n_resamples": 20}
-WORDS = {"measure": ["embeddings"], "n_resamples": 0}
+FEW = {"n_permutations": 3}
+WORDS = {"measure": ["embeddings"]}
 
 
 def same_bytes(one, other):
@@ -27,7 +26,7 @@ def test_numbers_are_those_of_each_checkpoint_to_the_last_bit(report, series, to
     assert report.steps.tolist() == list(STEPS)
     for folder, reports in list(zip(series.values(), report.reports, strict=True))[::3]:
         heads = tp.measure_attention(folder, topics, documents, n_permutations=3)
-        words = tp.measure_embeddings(folder, topics, documents, n_resamples=20)
+        words = tp.measure_embeddings(folder, topics, documents)
         for field in ("overall", "heads", "layers", "matched", "without_sinks"):
             assert getattr(reports["attention"], field) == getattr(heads, field)
         for field in ("cosine", "dot", "layers", "topics"):
@@ -43,16 +42,6 @@ def test_curves_of_the_sums_are_those_of_the_reports(report):
         for name, values in curves.items():
             wanted = [contrast.effect_size for contrast in contrasts[name]]
             assert values == pytest.approx(wanted, rel=1e-9, abs=1e-12)
-
-
-def test_accumulators_of_states_add_up_what_the_report_says(series, topics, documents):
-    own = Relations()
-    words = tp.measure_embeddings(series[20], topics, documents, accumulators=[own], n_resamples=20)
-    cells = own.by_source.contrast()
-    assert cells[0::2].ratio.tolist() == words.layers["cosine"].ratio.tolist()
-    assert cells[1::2].effect_size.tolist() == words.layers["dot"].effect_size.tolist()
-    with pytest.raises(ValueError, match="accumulators add up what states say in documents"):
-        tp.measure_embeddings(series[20], topics, accumulators=[own])
 
 
 def test_what_is_flagged_and_what_cannot_be_measured_is_no_point_of_a_curve(series, topics, tmp_path):
@@ -125,7 +114,7 @@ def test_the_command_line_measures_a_folder_of_checkpoints(report, series, topic
     root, named = str(series[0].parent), str(tmp_path / "words.json")
     command = ["series", root, "--topics", named, "--corpus", str(tmp_path / "texts.txt"), "--split", "line"]
     out = tmp_path / "out"
-    assert main([*command, "--n-permutations", "3", "--n-resamples", "20", "--out", str(out)]) == 0
+    assert main([*command, "--n-permutations", "3", "--out", str(out)]) == 0
     assert "onsets of effect sizes" in capsys.readouterr().out
     found = tp.load_report(out)
     assert found.curve("embeddings") == pytest.approx(report.curve("embeddings"))

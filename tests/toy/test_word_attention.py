@@ -92,12 +92,12 @@ def test_counts_give_what_a_loop_over_all_pairs_of_positions_gives(regime, atten
 def test_attention_is_what_measuring_any_model_on_the_same_documents_gives(world, dtype):
     model, batch = toy(world=world, dtype=dtype), masked(world, 20, masking=MASKING)
     documents = {"input_ids": batch.shown, "attention_mask": batch.mask}
-    wanted = measure_attention(model, world.topics, documents, n_resamples=0, n_permutations=0)
+    wanted = measure_attention(model, world.topics, documents, n_permutations=0)
     found = word_attention(model, n_documents=20)
     for name in ("same_word", "same_topic", "different_topic", "effect_size"):
         assert found[name] == pytest.approx(float(getattr(wanted.overall, name)), abs=1e-5), name
     shuffled = Topics.from_token_ids({"a": [1, 4, 7], "b": [2, 5]}, vocabulary_size=N + 1)
-    options = {"n_resamples": 0, "n_permutations": 0}
+    options = {"n_permutations": 0}
     wanted = measure_attention(model, shuffled, documents, **options).overall
     found = word_attention(model, topics=shuffled, n_documents=20)
     assert found["same_topic"] == pytest.approx(float(wanted.same_topic), rel=1e-4)
@@ -112,7 +112,7 @@ def test_where_masked_positions_are_hidden_attention_is_that_in_documents_withou
         masked(WORLD, 20, masking=masking),
     )
     left = [ids[seen] for ids, seen in zip(batch.shown, batch.visible("unmasked"), strict=True)]
-    wanted = measure_attention(model, WORLD.topics, left, n_resamples=0, n_permutations=0).overall
+    wanted = measure_attention(model, WORLD.topics, left, n_permutations=0).overall
     found = word_attention(model, n_documents=20)
     for name in ("same_word", "same_topic", "different_topic", "effect_size"):
         assert found[name] == pytest.approx(float(getattr(wanted, name)), rel=1e-9), name

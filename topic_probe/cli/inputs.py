@@ -111,7 +111,7 @@ def add_model(parser: Parser) -> None:
 def add_model_and_topics(parser: Parser, *, several: bool = False) -> None:
     """Let a command name a model and topics; those of several fits, where it can report them together."""
     add_model(parser)
-    more = "; once for every fit, to report several together (--resample)" if several else ""
+    more = "; once for every fit, to report several together" if several else ""
     action = "append" if several else "store"
     parser.add_argument("--topics", metavar="TOPICS", required=True, action=action, help=TOPICS_HELP + more)
 

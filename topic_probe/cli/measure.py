@@ -32,11 +32,7 @@ ATTENTION = Call(
     filled=_OF_DOCUMENTS,
     without={"questions": "objects of a program"},
 )
-EMBEDDINGS = Call(
-    "topic_probe.measure.embeddings:measure_embeddings",
-    filled=_OF_DOCUMENTS,
-    without={"accumulators": "objects of a program"},
-)
+EMBEDDINGS = Call("topic_probe.measure.embeddings:measure_embeddings", filled=_OF_DOCUMENTS)
 WEIGHTS = Call("topic_probe.measure.weights:measure_weights", filled=("model", "topics"))
 ABLATION = Call(
     "topic_probe.measure.interventions:measure_ablation",

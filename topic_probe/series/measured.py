@@ -20,13 +20,11 @@ from topic_probe.estimate import split_halves
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.running import generators_as_they_were
 from topic_probe.lens.weights import word_embeddings
-from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
-from topic_probe.measure.options import Intervals, Permutations, Reading
-from topic_probe.measure.pair_sums import cosines_of_words
+from topic_probe.measure.options import Reading, Statistics
 from topic_probe.measure.parts import Worker, facts_of_documents
-from topic_probe.measure.words import SCORES, LabelledWords, labelled_words
+from topic_probe.measure.words import SCORES, LabelledWords, cosines_of_words, labelled_words
 from topic_probe.options import check_value, check_whole, checked, progress_bar, shares
 from topic_probe.report import Report, provenance
 from topic_probe.series.checkpoints import Series, fingerprint, in_order, name_of, opened, what_is_wrong
@@ -352,19 +350,19 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
         reports: dict[str, Report] = {}
         sums: dict[str, Mapping[str, Any]] = {}
         if {"embeddings", "states"} & {*self.measure}:
-            documents, states = self.documents if "states" in self.measure else None, Relations(MAX_SOURCES)
-            more = {} if documents is None else {"accumulators": [states]}
-            words = measure_embeddings(
-                model, self.topics, documents, progress=False, **self.embeddings, **more
-            )
-            _check_whole(words.provenance.get("documents"))
-            # Thousands of numbers of every step that no curve has.
-            reports["embeddings"] = replace(words, matrices=None)
+            documents = self.documents if "states" in self.measure else None
+            words = measure_embeddings(model, self.topics, documents, progress=False, **self.embeddings)
+            read = words.provenance.get("documents")
+            _check_whole(read)
+            # Thousands of numbers of every step that no curve has, and sums that are kept below.
+            reports["embeddings"] = replace(words, matrices=None, sources=None)
             if "embeddings" in self.measure:
                 sums["embeddings"] = kept_of_words(word_embeddings(model), self.topics, self.embeddings)
-            if words.layers is not None:
+            if read is not None and words.layers is not None and words.sources is not None:
+                states, folded = SourceSums(MAX_SOURCES), read["sources_in_blocks"]
+                states.restore(words.sources["keys"].view(np.uint64), words.sources["rows"], folded=folded)
                 cosines = slice(0, None, len(SCORES))
-                sums["states"] = kept_of_sources(states.by_source, words.layers["cosine"].index, cosines)
+                sums["states"] = kept_of_sources(states, words.layers["cosine"].index, cosines)
         if "attention" in self.measure:
             heads = measure_attention(
                 model, self.topics, self.documents, **{"progress": False, **self.attention}
@@ -410,12 +408,12 @@ def kept_of_words(
     reading = {name: options[name] for name in ("center", "remove_components", "exclude") if name in options}
     words = labelled_words(table, topics, **reading)
     every = LabelledWords(topics, torch.arange(len(topics.words)))
-    half = torch.from_numpy(split_halves(every.strata, seed=options.get("seed", 0)))
-    form = torch.empty(words.n_forms, dtype=torch.int64)
+    half = split_halves(every.strata, seed=options.get("seed", 0))
+    form = np.zeros(words.n_forms, np.int64)
     form[words.form] = every.form[words.places]
-    found = cosines_of_words(words, half[form], np.arange(words.n_forms), words.n_forms)
+    found = cosines_of_words(words, half[form])
     ends = found.ends._asdict()
-    return {"form": form.numpy(), "strata": every.strata[form.numpy()], "squares": found.squares, **ends}
+    return {"form": form, "strata": every.strata[form], "squares": found.squares, **ends}
 
 
 # --- every checkpoint of a series ---------------------------------------------------------------------
@@ -435,8 +433,7 @@ def measure_series(
     opening: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     reading: Reading,
-    intervals: Intervals,
-    permutations: Permutations,
+    statistics: Statistics,
 ) -> SeriesReport | None:
     """The same measurement at every checkpoint of a training, and from which step on topics are learned.
 
@@ -476,18 +473,14 @@ def measure_series(
     """
     if part is not None and folder is None:
         raise ValueError("part= came without folder=, in which all processes keep what they measure")
-    both = vars(reading) | vars(intervals)
-    attention = {
-        "level": level, **vars(reading), "confidence": intervals.confidence, "seed": intervals.seed,
-        "n_permutations": permutations.n_permutations,
-    }  # fmt: skip
+    sure = {"confidence": statistics.confidence, "seed": statistics.seed}
     probe = TopicProbe(
         topics,
         documents,
         measure=measure,
         folder=folder,
-        attention=attention,
-        embeddings={"center": center, **both},
+        attention={"level": level, **vars(reading), **vars(statistics)},
+        embeddings={"center": center, **vars(reading), **sure},
     )
     worker, every = Worker.of(part), in_order(series)
     own = [step for i, step in enumerate(every) if worker.does(i)]
