@@ -10,7 +10,7 @@ import planted_articles
 import pytest
 import scipy.stats
 
-from topic_probe.contrast import Beside, interval_of_sources, paired_sources
+from topic_probe.contrast import estimate_of_sources
 from topic_probe.estimate import (
     Ends,
     Estimate,
@@ -19,18 +19,15 @@ from topic_probe.estimate import (
     beside_sources,
     divide,
     effective_units,
+    extra_variance,
     jackknife,
     max_t,
-    needed_permutations,
     over_refits,
     over_seeds,
     over_words,
-    paired_words,
     permutation_p_value,
     ranks,
-    source_interval,
     split_halves,
-    word_interval,
 )
 
 sys.path.append(str(Path(__file__).parent / "benchmarks"))
@@ -39,33 +36,23 @@ import validate
 # ---------------------------------------------------------------- permutations and false discoveries
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_p_values_are_those_counted_by_hand():
     null = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, 9])
-    # At least 8: two of nine, so (1 + 2) / (1 + 9). At most 8: eight of nine, so (1 + 8) / 10.
-    for observed, alternative, p in [
-        (8.0, "greater", 0.3), (8.0, "less", 0.9), (8.0, "two-sided", 0.6), (10.0, "greater", 0.1),
-        (5.0, "two-sided", 1),
-    ]:  # fmt: skip
-        assert permutation_p_value(np.array(observed), null, alternative=alternative) == pytest.approx(p)
+    # At least 8: two of nine, so 2 (1 + 2) / (1 + 9).
+    for observed, p in [(8.0, 0.6), (2.0, 0.6), (10.0, 0.2), (5.0, 1)]:
+        assert permutation_p_value(np.array(observed), null) == pytest.approx(p)
     null = np.array([[1.0, 2, np.nan, np.nan], [5, 5, 5, 5], [np.nan] * 4, [1, 2, 3, 4]])
-    found = permutation_p_value(np.array([3.0, 5.0, 1.0, np.nan]), null, alternative="greater")
-    np.testing.assert_allclose(found, [1 / 3, 1, np.nan, np.nan])
+    found = permutation_p_value(np.array([3.0, 5.0, 1.0, np.nan]), null)
+    np.testing.assert_allclose(found, [2 / 3, 1, np.nan, np.nan])
     rounded = np.full(99, 0.1 + 0.2)  # 0.30000000000000004 is as extreme as 0.3
-    assert permutation_p_value(np.array(0.3), rounded, alternative="less") == 1
-    # 1000 tests, q below 0.05: the least p-value is 2 / (1 + n) on two sides, so 2 · 1000 / (1 + n) < 0.05.
-    needed = [needed_permutations(1000, alternative, q=0.05) for alternative in ("two-sided", "less")]
-    assert needed == [40_000, 20_000]
-    with pytest.raises(ValueError, match="alternative must be one of"):
-        permutation_p_value(np.array(1.0), np.ones(3), alternative="both")
+    assert permutation_p_value(np.array(0.3), rounded) == 1
 
 
 def test_p_values_are_uniform_when_nothing_is_there():
     draws = np.random.default_rng(0).exponential(size=(4000, 200))
-    for alternative in ("two-sided", "greater", "less"):
-        p = np.sort(permutation_p_value(draws[:, 0], draws[:, 1:], alternative=alternative))
-        # Kolmogorov–Smirnov; a p-value of 199 permutations is a multiple of 1/200, of 1/100 on two sides.
-        assert np.abs(p - np.arange(1, 4001) / 4000).max() < 1.36 / np.sqrt(4000) + 0.01
+    p = np.sort(permutation_p_value(draws[:, 0], draws[:, 1:]))
+    # Kolmogorov–Smirnov; a p-value of 199 permutations is a multiple of 1/100.
+    assert np.abs(p - np.arange(1, 4001) / 4000).max() < 1.36 / np.sqrt(4000) + 0.01
 
 
 def test_q_values_follow_their_definition_cell_by_cell():
@@ -99,22 +86,26 @@ def ratio(above, below):
     return above, below
 
 
+def interval_of(*given, confidence=0.95, **options):
+    return jackknife(*given, **options).interval(confidence)
+
+
 def test_the_interval_of_a_mean_is_that_of_a_textbook():
     values = np.array([9.0, 11, 8, 12, 10, 10, 7, 13, 9, 11])
     # Mean 10, squared deviations 30, so a standard error of √(30/9/10) = 0.57735; t of 9 degrees is 2.262.
     for confidence, t in ((0.95, 2.262), (0.5, 0.7027)):
-        found = source_interval(mean, (values, np.ones(10)), [np.ones(10)], confidence=confidence)
+        found = interval_of(mean, (values, np.ones(10)), [np.ones(10)], confidence=confidence)
         np.testing.assert_allclose(found, [10 - t * 0.57735, 10 + t * 0.57735], atol=5e-4)
 
 
 def test_variance_beside_that_of_sources_widens_an_interval_as_satterthwaite_has_it():
     values, ones = np.array([9.0, 11, 8, 12, 10, 10, 7, 13, 9, 11]), np.ones(10)
-    # Of words, of fits, of both variances themselves.
-    beside = Beside(*(np.array(part) for part in (0.25, 0.5, 0.02)))
-    estimate = beside.crossed(jackknife(mean, (values, ones), [ones]))
-    # Variances of 1/3 (9 degrees) and 0.75; 2 total² / (2 (1/3)²/9 + 0.02) degrees together.
+    words = extra_variance("words", 0.25, np.array(5.0)), extra_variance("fits", 0.5, np.array(20.0))
+    estimate = jackknife(mean, (values, ones), [ones]).crossed(*words)
+    # Variances of 1/3 (9 degrees), 1/4 (5) and 1/2 (20).
     total = 1 / 3 + 0.75
-    reach = scipy.stats.t.ppf(0.975, 2 * total**2 / (2 / 81 + 0.02)) * math.sqrt(total)
+    degrees = total**2 / (1 / 81 + 0.25**2 / 5 + 0.5**2 / 20)
+    reach = scipy.stats.t.ppf(0.975, degrees) * math.sqrt(total)
     np.testing.assert_allclose(estimate.interval(), [10 - reach, 10 + reach], rtol=1e-10)
     np.testing.assert_allclose([factor.squares for factor in estimate.factors], [1 / 3, 0.25, 0.5])
 
@@ -129,7 +120,7 @@ def test_the_interval_of_a_ratio_is_that_of_leaving_out_every_source_in_a_loop()
     kurtosis = scipy.stats.kurtosis(without, bias=False)
     assert kurtosis > 1
     reach = scipy.stats.t.ppf(0.975, 2 / (2 / 24 + kurtosis / 25)) * error
-    found = source_interval(ratio, (above, below), [np.ones(25)], positive=np.array([True]))
+    found = interval_of(ratio, (above, below), [np.ones(25)], positive=np.array([True]))
     np.testing.assert_allclose(found, np.exp([number - reach, number + reach]), rtol=1e-10)
 
 
@@ -137,7 +128,7 @@ def test_a_ratio_of_scores_of_either_sign_ends_where_the_difference_is_just_told
     generator = np.random.default_rng(3)
     above = generator.normal(0.4, 1, 40)
     below = generator.normal(2, 1, 40) + 0.7 * above
-    low, high = source_interval(ratio, (above, below), [np.ones(40)])
+    low, high = interval_of(ratio, (above, below), [np.ones(40)])
     number = above.sum() / below.sum()
     assert low < number < high
     kurtosis = scipy.stats.kurtosis(above - number * below, bias=False)
@@ -152,12 +143,12 @@ def test_a_ratio_of_scores_of_either_sign_ends_where_the_difference_is_just_told
 
 def test_sources_that_hold_most_pairs_leave_fewer_degrees_of_freedom_and_those_without_are_none():
     values, equal = np.random.default_rng(0).normal(10, 1, 30), np.ones(30)
-    plain = np.ptp(source_interval(mean, (values, equal), [equal]))
-    assert np.ptp(source_interval(mean, (values, equal), [np.array([300.0, *np.ones(29)])])) > 3 * plain
+    plain = np.ptp(interval_of(mean, (values, equal), [equal]))
+    assert np.ptp(interval_of(mean, (values, equal), [np.array([300.0, *np.ones(29)])])) > 3 * plain
     counts = np.array([1.0] * 7 + [0.0] * 13)
-    assert np.isnan(source_interval(mean, (counts, counts), [counts])).all()
+    assert np.isnan(interval_of(mean, (counts, counts), [counts])).all()
     counts[7] = 1
-    np.testing.assert_allclose(source_interval(mean, (counts, counts), [counts]), [1, 1])
+    np.testing.assert_allclose(interval_of(mean, (counts, counts), [counts]), [1, 1])
 
 
 # Bounds were there before the method: of 95 % intervals 93 to 97 % hold the truth. Of 1,000 simulations the share has a
@@ -187,7 +178,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(setting):
 
 
 def ends_of(scores, topics, halves):
-    """What `word_interval` wants, from all scores between words."""
+    """What `over_words` wants, from all scores between words."""
     parts, apart = [], ~np.eye(len(topics), dtype=bool)
     for relation in ((topics[:, None] == topics) & apart, topics[:, None] != topics):
         partner = [relation & (halves == half) for half in (0, 1)]
@@ -198,7 +189,7 @@ def ends_of(scores, topics, halves):
 
 def interval_of_words(embeddings, topics, **options):
     parts = ends_of(embeddings @ embeddings.T, topics, split_halves(topics, seed=0))
-    return word_interval(parts, topics, **options)[0]
+    return over_words(parts, None, topics, **options).interval()[0]
 
 
 def planted(generator, centres, sizes, noise):
@@ -241,7 +232,7 @@ def spread_and_width(draw, topics, *, runs, samples=400):
     widths = []
     for run in range(runs):
         ends = ends_of(draw(), topics, split_halves(topics, seed=run))
-        widths.append(np.ptp(word_interval(ends, topics, statistic="difference")))
+        widths.append(np.ptp(over_words(ends, None, topics, statistic="difference").interval()))
     return 2 * 1.96 * np.std(fresh), np.mean(widths)
 
 
@@ -370,6 +361,11 @@ def models(n_sources=20, ratios=(1.5, 1.2, 1.2), seed=0, n_samples=1):
     return [(sums, counts, 2 * (sums**2).sum(-1) + 1) for sums, counts in drawn]
 
 
+def estimates_of(every, **options):
+    positive = all(bool((sums[..., 1:] >= 0).all()) for sums, _, _ in every)
+    return [estimate_of_sources(*rows, positive=positive, **options) for rows in every]
+
+
 def number_of(rows, statistic, chosen=slice(None)):
     sums, counts, squares = (part[chosen].sum(0)[0] for part in rows)
     same, different = sums[1] / counts[1], sums[2] / counts[2]
@@ -395,51 +391,48 @@ def test_a_difference_is_that_of_leaving_out_every_source_of_both_models_in_a_lo
     number = number_of(one, statistic) - number_of(other, statistic)
     t = scipy.stats.t(degrees)
     ends = [number - t.ppf(0.975) * error, number + t.ppf(0.975) * error]
-    found = paired_sources([one, other], statistic=statistic).difference(0, 1)
-    shown = np.exp if statistic == "ratio" else np.asarray
-    np.testing.assert_allclose(found.number, shown([number]))
-    np.testing.assert_allclose(found.interval, shown([ends]))
-    np.testing.assert_allclose(found.p_value, [2 * t.sf(abs(number) / error)])
+    mine, yours = estimates_of([one, other], statistic=statistic)
+    found = mine - yours
+    np.testing.assert_allclose(found.value, [number])
+    np.testing.assert_allclose(found.interval(), (np.exp if statistic == "ratio" else np.asarray)([ends]))
+    np.testing.assert_allclose(found.p_value(), [2 * t.sf(abs(number) / error)])
 
 
 @pytest.mark.parametrize("statistic", ["ratio", "topic_ratio", "difference", "effect_size"])
 def test_a_model_beside_itself_differs_by_nothing_without_any_doubt(statistic):
     one, other, _ = models()
-    found = paired_sources([one, one, other], statistic=statistic)
-    number, interval, p_value = found.difference(0, 1)
-    assert [number, *interval.T] == [1.0 if found.logarithm else 0.0] * 3
-    assert p_value == 1
-    assert (paired_sources([one, one], statistic=statistic).ranks() == 0.5).all()
-    ranks = found.ranks()
-    np.testing.assert_allclose(ranks[0], ranks[1], atol=1e-12)  # of three: they share every rank
-    np.testing.assert_allclose(ranks.sum(0), 1)
+    mine, again, yours = estimates_of([one, one, other], statistic=statistic)
+    found = mine - again
+    assert [found.value, *found.interval().T] == [0.0, *[1.0 if found.log else 0.0] * 2]
+    assert found.p_value() == 1
+    assert (ranks([mine, again]) == 0.5).all()
+    shares = ranks([mine, again, yours])
+    np.testing.assert_allclose(shares[0], shares[1], atol=1e-12)  # of three: they share every rank
+    np.testing.assert_allclose(shares.sum(0), 1)
 
 
 def test_two_models_the_other_way_round_are_mirrored_and_each_has_the_interval_that_it_has_alone():
     one, other, _ = models()
-    found, mirrored = paired_sources([one, other]), paired_sources([other, one])
-    there, back = found.difference(0, 1), mirrored.difference(0, 1)
-    np.testing.assert_allclose(there.number, 1 / back.number)
-    np.testing.assert_allclose(there.interval[:, ::-1], 1 / back.interval)
-    np.testing.assert_allclose(there.p_value, back.p_value)
-    np.testing.assert_allclose(found.ranks(), mirrored.ranks()[::-1])
-    np.testing.assert_allclose(found.difference(1, 0).interval, back.interval)
-    alone = [interval_of_sources(*rows[:2]) for rows in (one, other)]
-    np.testing.assert_allclose([model.interval() for model in found.estimates], alone)
+    mine, yours = estimates_of([one, other])
+    there, back = mine - yours, yours - mine
+    np.testing.assert_allclose(there.value, -back.value)
+    np.testing.assert_allclose(there.interval()[:, ::-1], 1 / back.interval())
+    np.testing.assert_allclose(there.p_value(), back.p_value())
+    np.testing.assert_allclose(ranks([mine, yours]), ranks([yours, mine])[::-1])
+    alone = [estimate_of_sources(*rows[:2]).interval() for rows in (one, other)]
+    np.testing.assert_allclose([mine.interval(), yours.interval()], alone)
 
 
 def test_what_all_models_share_drops_out_of_their_difference_and_p_value_and_interval_say_the_same():
     # Four fifths of what is an article's own are the same in both, and of few articles no two samples are alike.
-    found = paired_sources(models(ratios=(1.5, 1.2), n_samples=200))
-    width = np.ptp(np.log(found.difference(0, 1).interval), axis=-1)
-    assert (
-        np.median(width / np.hypot(*(np.ptp(np.log(model.interval()), axis=-1) for model in found.estimates)))
-        < 0.7
-    )
-    found = paired_sources(models(ratios=(1.3, 1.2), n_samples=200)).difference(0, 1)
-    outside = (found.interval[..., 0] > 1) | (found.interval[..., 1] < 1)
+    mine, yours = estimates_of(models(ratios=(1.5, 1.2), n_samples=200))
+    paired, *apart = (np.ptp(np.log(one.interval()), axis=-1) for one in (mine - yours, mine, yours))
+    assert np.median(paired / np.hypot(*apart)) < 0.7
+    mine, yours = estimates_of(models(ratios=(1.3, 1.2), n_samples=200))
+    low, high = (mine - yours).interval().T
+    outside = (low > 1) | (high < 1)
     assert 20 < outside.sum() < 200
-    np.testing.assert_array_equal(found.p_value < 0.05, outside)
+    np.testing.assert_array_equal((mine - yours).p_value() < 0.05, outside)
 
 
 # ---------------------------------------------------------------- ranks
@@ -463,7 +456,7 @@ def test_ranks_are_those_of_draws_of_a_student_t_distribution_highest_first():
     places = (-drawn).argsort(1).argsort(1)
     wanted = [[(places[:, model] == rank).mean() for rank in range(3)] for model in range(3)]
     np.testing.assert_allclose(ranks(known([0.3, 0.0, -0.5], covariance, degrees=3.0)), wanted, atol=0.02)
-    found = paired_sources(models(60, ratios=(1.2, 1.6, 1.4))).ranks()[..., 0]
+    found = ranks(estimates_of(models(60, ratios=(1.2, 1.6, 1.4))))[..., 0]
     assert found.argmax(1).tolist() == [2, 0, 1]
     np.testing.assert_allclose([found.sum(0), found.sum(1)], 1)
 
@@ -479,21 +472,22 @@ def test_a_third_model_far_below_leaves_the_ranks_of_two_and_one_that_is_missing
     np.testing.assert_allclose(ranks(three)[2], [0, 0, 1])
     assert np.isnan(ranks(known([0.3, np.nan, 0.0], np.eye(3)))).all()
     one, *_ = models()
-    np.testing.assert_array_equal(paired_sources([one]).ranks(), np.ones((1, 1, 1)))
+    np.testing.assert_array_equal(ranks(estimates_of([one])), np.ones((1, 1, 1)))
 
 
 def test_a_cell_without_scores_takes_nothing_from_the_others_and_seven_sources_leave_no_doubt_known():
     one, other, _ = models(n_samples=2)
     one[0][:, 1, 1] = 0  # a head that never attends within topics has the logarithm of no ratio
     for every in ([one, other], [one, other, other]):
-        found = paired_sources(every)
-        assert np.isnan(found.difference(0, 1).interval[1]).all()
-        assert np.isnan(found.ranks()[..., 1]).all()
-        assert np.isfinite(found.ranks()[..., 0]).all()
-    few = paired_sources(models(7))
-    assert np.isfinite(few.difference(0, 1).number).all()
-    assert np.isnan([few.difference(0, 1).p_value, *few.difference(0, 1).interval.T]).all()
-    assert np.isnan(few.ranks()).all()
+        found = estimates_of(every)
+        assert np.isnan((found[0] - found[1]).interval()[1]).all()
+        assert np.isnan(ranks(found)[..., 1]).all()
+        assert np.isfinite(ranks(found)[..., 0]).all()
+    few = estimates_of(models(7))
+    moved = few[0] - few[1]
+    assert np.isfinite(moved.value).all()
+    assert np.isnan([moved.p_value(), *moved.interval().T]).all()
+    assert np.isnan(ranks(few)).all()
 
 
 def test_ratios_to_a_mean_around_nothing_are_not_compared():
@@ -503,11 +497,12 @@ def test_ratios_to_a_mean_around_nothing_are_not_compared():
         parts = [np.zeros(20), generator.normal(1, 1, 20), generator.normal(below, 1, 20)]
         sums = np.stack(parts, -1)[:, None]
         rows.append((sums, np.ones(sums.shape), (sums**2).sum(-1)))
-    found = paired_sources(rows)
-    assert not found.logarithm
-    assert np.isnan(found.difference(0, 1).interval).all()
-    assert np.isfinite(found.estimates[0].interval()).all()
-    assert np.isfinite(paired_sources(rows, statistic="difference").difference(0, 1).interval).all()
+    one, other = estimates_of(rows)
+    assert not one.log
+    assert np.isnan((one - other).interval()).all()
+    assert np.isfinite(one.interval()).all()
+    one, other = estimates_of(rows, statistic="difference")
+    assert np.isfinite((one - other).interval()).all()
 
 
 # ---------------------------------------------------------------- two models of the same words
@@ -540,29 +535,26 @@ def planted_words(generator, sizes, strengths, common=0.7):
 
 
 def pair_of_words(tables, topics, **options):
-    ends, squares = zip(*(words_of(table, topics) for table in tables), strict=True)
-    return paired_words(ends, squares, topics, **options)
+    return [over_words(*words_of(table, topics), topics, **options) for table in tables]
 
 
 @pytest.mark.parametrize("statistic", ["ratio", "difference", "effect_size"])
 def test_the_same_table_twice_differs_by_nothing_and_the_other_way_round_is_mirrored(statistic):
     (one, other), topics, _ = planted_words(np.random.default_rng(0), [6] * 8, (1.0, 1.2))
-    found = pair_of_words([one, one], topics, statistic=statistic)
-    assert np.ptp(found.difference(0, 1).interval) == 0 == found.difference(0, 1).number
-    assert (found.ranks() == 0.5).all()
-    there = pair_of_words([one, other], topics, statistic=statistic).difference(0, 1)
-    back = pair_of_words([other, one], topics, statistic=statistic).difference(0, 1)
-    np.testing.assert_allclose(there.interval, -back.interval[:, ::-1])
-    assert np.isfinite(there.interval).all()
+    mine, again, yours = pair_of_words([one, one, other], topics, statistic=statistic)
+    assert np.ptp((mine - again).interval()) == 0 == (mine - again).value
+    assert (ranks([mine, again]) == 0.5).all()
+    there, back = (mine - yours).interval(), (yours - mine).interval()
+    np.testing.assert_allclose(there, -back[:, ::-1])
+    assert np.isfinite(there).all()
 
 
 def test_a_table_without_any_doubt_leaves_the_doubt_of_the_other():
     (one, _), topics, _ = planted_words(np.random.default_rng(0), [6] * 8, (1.0, 1.2))
     known_table = np.eye(8)[topics]  # words of a topic are all alike
-    found = pair_of_words([one, known_table], topics, statistic="difference")
-    np.testing.assert_allclose(found.estimates[1].interval(), [[1, 1]], atol=1e-12)
-    width = np.ptp(found.difference(0, 1).interval)
-    assert width == pytest.approx(np.ptp(found.estimates[0].interval()), rel=1e-6)
+    mine, sure = pair_of_words([one, known_table], topics, statistic="difference")
+    np.testing.assert_allclose(sure.interval(), [[1, 1]], atol=1e-12)
+    assert np.ptp((mine - sure).interval()) == pytest.approx(np.ptp(mine.interval()), rel=1e-6)
 
 
 def test_the_doubt_of_a_difference_is_the_spread_of_words_drawn_anew():
@@ -580,18 +572,19 @@ def test_the_doubt_of_a_difference_is_the_spread_of_words_drawn_anew():
         scores = tables[0] @ tables[0].T - tables[1] @ tables[1].T
         found.append(scores[same].mean() - scores[topics[:, None] != topics].mean())
         if run % 20 == 0:
-            pair = pair_of_words(tables, topics, statistic="difference")
-            widths.append(np.ptp(pair.difference(0, 1).interval))
+            mine, yours = pair_of_words(tables, topics, statistic="difference")
+            widths.append(np.ptp((mine - yours).interval()))
     assert np.mean(widths) == pytest.approx(2 * 1.97 * np.std(found), rel=0.15)
 
 
 def test_effect_sizes_of_words_need_squares_and_too_few_words_have_no_doubt():
     (one, other), topics, _ = planted_words(np.random.default_rng(0), [3, 4], (1.0, 1.2))
-    found = pair_of_words([one, other], topics)
-    assert np.isfinite(found.values).all()
-    assert np.isnan(found.difference(0, 1).interval).all()
+    mine, yours = pair_of_words([one, other], topics)
+    assert np.isfinite([mine.value, yours.value]).all()
+    assert np.isnan((mine - yours).interval()).all()
     # Eight words, but only three of them with a partner in their topic.
     (one, other), topics, _ = planted_words(np.random.default_rng(0), [3, 1, 1, 1, 1, 1], (1.0, 1.2))
-    assert np.isnan(pair_of_words([one, other], topics).difference(0, 1).interval).all()
+    mine, yours = pair_of_words([one, other], topics)
+    assert np.isnan((mine - yours).interval()).all()
     with pytest.raises(ValueError, match="need the squared scores of words"):
-        paired_words([words_of(one, topics)[0]], None, topics, statistic="effect_size")
+        over_words(words_of(one, topics)[0], None, topics, statistic="effect_size")

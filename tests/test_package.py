@@ -70,16 +70,17 @@ def test_a_module_imports_only_from_those_before_it_and_only_commands_the_packag
     assert len(edges) > len(ORDER)
 
 
-def test_importing_the_package_loads_nothing_heavy_and_making_topics_no_transformer_library():
+def test_importing_options_loads_nothing_heavy_and_making_topics_no_transformer_library():
     loaded = "print(sorted({name.split('.')[0] for name in sys.modules}))"
     code = (
-        f"import sys, topic_probe as tp; {loaded}; tp.Topics.blocks(n_topics=2, words_per_topic=2); {loaded}"
+        f"import sys, topic_probe as tp, topic_probe.measure.options; {loaded}; "
+        f"tp.Topics.blocks(n_topics=2, words_per_topic=2); {loaded}"
     )
     answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     imported, used = map(set, map(ast.literal_eval, answer.stdout.splitlines()))
     heavy = {"transformers", "transformer_lens", "pandas", "matplotlib", "gensim", "datasets"}
     assert "topic_probe" in imported
-    assert not imported & {"torch", *heavy}
+    assert not imported & {"torch", "numpy", *heavy}
     assert "torch" in used
     assert not used & heavy
 

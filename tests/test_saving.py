@@ -17,7 +17,7 @@ TOY = tp.ToyConfig(
 
 
 def embeddings():
-    return tp.measure_embeddings(small_runs.model(), TOPICS, n_resamples=50)
+    return tp.measure_embeddings(small_runs.model(), TOPICS)
 
 
 def history(**options):
@@ -55,11 +55,11 @@ MADE = {
     "matched": lambda: tp.measure_matched(small_runs.model(), TOPICS, cooccurrence=counts(), min_documents=1),
     "matrix": lambda: embeddings().matrices,
     "series": lambda: tp.measure_series(
-        {n: tp.build_toy(TOY, seed=n) for n in range(3)}, TOY.world.topics, measure=["embeddings"], n_resamples=0
+        {n: tp.build_toy(TOY, seed=n) for n in range(3)}, TOY.world.topics, measure=["embeddings"]
     ),
     "topic fit": fit,
     "topics": lambda: TOPICS,
-    "weights": lambda: tp.measure_weights(small_runs.model(), TOPICS, n_resamples=0),
+    "weights": lambda: tp.measure_weights(small_runs.model(), TOPICS),
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ analyzer brings scores, this module brings the arithmetic.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -19,10 +19,9 @@ from topic_probe.estimate import (
     MIN_UNITS,
     Compared,
     Estimate,
-    Paired,
+    Factor,
     Statistic,
     divide,
-    extra_variance,
     jackknife,
     standard_deviation,
 )
@@ -85,7 +84,7 @@ class PairSums:
 
     sums: Float64[np.ndarray, "*shape 3"]
     counts: Float64[np.ndarray, "*#shape 3"]
-    squares: Float64[np.ndarray, "*shape"] | None = None
+    squares: Numbers | None = None
 
     def __add__(self, other: "PairSums") -> "PairSums":
         unknown = self.squares is None or other.squares is None
@@ -366,57 +365,27 @@ def dashed(table: "pd.DataFrame") -> "pd.DataFrame":
 # ---------------------------------------------------------------------------- over sources
 
 
-class Beside(NamedTuple):
-    """What there is of a number's variance beside that of its sources; of a ratio, of its logarithm.
-
-    NaN where it is not known, and then there is no interval.
-
-    Attributes:
-        words: what words bring.
-        fits: what fits of topics bring.
-        of_both: the variance of these variances themselves, of both together.
-    """
-
-    words: Numbers
-    fits: Numbers
-    of_both: Numbers
-
-    def crossed(self, estimate: Estimate) -> Estimate:
-        """An estimate that varies with these, too."""
-        scale = 1.0 if estimate.quotient is None else np.where(estimate.log, 1.0, estimate.value**2)
-        # The degrees of freedom of both together are Satterthwaite's, whatever share of their variance each has.
-        df = divide(2 * (self.words**2 + self.fits**2), np.asarray(self.of_both))
-        df = np.where(np.asarray(self.of_both) == 0, np.inf, df)
-        words, fits = np.asarray(self.words * scale), np.asarray(self.fits * scale)
-        return estimate.crossed(extra_variance("words", words, df), extra_variance("fits", fits, df))
-
-
 def contrast_of_sources(
     sums: Float64[np.ndarray, "source *shape 3"],
     counts: Float64[np.ndarray, "source *count_shape 3"],
     squares: Float64[np.ndarray, "source *shape"],
     *,
     statistic: Statistic = "ratio",
-    confidence: float | None = 0.95,
-    beside: Callable[[str], Beside] | None = None,
+    confidence: float = 0.95,
+    beside: Callable[[Compared, Estimate], Factor] | None = None,
 ) -> Contrast:
-    """The contrast over all sources, with its intervals; ``confidence=None`` leaves intervals out.
+    """The contrast over all sources, with its intervals.
 
-    ``beside`` gives the variance of a statistic, or of "effect_size", that is not due to sources.
+    ``beside`` gives what an estimate of ``statistic``, or of "effect_size", varies with beside sources.
     """
     total = PairSums(sums.sum(0), counts.sum(0), np.asarray(squares.sum(0)))
-    if confidence is None:
-        return total.contrast(statistic=statistic)
-    estimate = estimate_of_sources(sums, counts, statistic=statistic)
-    effect_size = estimate_of_sources(sums, counts, squares)
+    estimate = estimate_of_sources(sums, counts, squares, statistic=statistic)
+    effect_size = estimate_of_sources(sums, counts, squares, statistic="effect_size")
     shares = None
     if beside is not None:
-        estimate, effect_size = (
-            beside(statistic).crossed(estimate),
-            beside("effect_size").crossed(effect_size),
-        )
-        parts = np.stack([factor.squares for factor in estimate.factors], -1)
-        shares = divide(parts, parts.sum(-1, keepdims=True))
+        estimate = estimate.crossed(beside(statistic, estimate))
+        effect_size = effect_size.crossed(beside("effect_size", effect_size))
+        shares = _variance_shares(estimate)
     interval = estimate.interval(confidence)
     return total.contrast(
         note=no_interval_reason(interval, len(sums), "sources"),
@@ -427,67 +396,46 @@ def contrast_of_sources(
     )
 
 
+def _variance_shares(estimate: Estimate) -> Float64[np.ndarray, "*cell 3"]:
+    """How much of the variance is due to each of `RESAMPLED`; NaN where there is no interval."""
+    parts = {factor.name: factor.share * factor.squares for factor in estimate.factors}
+    nothing = np.where(np.isnan(estimate.df), np.nan, 0.0)
+    of_each = np.stack([parts.get(name, 0.0) + nothing for name in RESAMPLED], -1)
+    return divide(of_each, of_each.sum(-1, keepdims=True))
+
+
 def estimate_of_sources(
     sums: Float64[np.ndarray, "source *shape 3"],
     counts: Float64[np.ndarray, "source *count_shape 3"],
     squares: Float64[np.ndarray, "source *shape"] | None = None,
     *,
-    statistic: Statistic = "ratio",
+    statistic: Compared = "ratio",
     positive: Any = None,
 ) -> Estimate:
-    """A statistic of the pooled means as it varies with sources (`jackknife`); given squares, the effect size.
+    """A statistic of the pooled means as it varies with sources (`jackknife`).
 
     Numbers of pairs that heads share may stand once. Ratios are taken by their logarithms where no score is negative,
-    or as ``positive`` says.
+    or as ``positive`` says. Effect sizes need ``squares``.
     """
     missing = (1,) * (sums.ndim - counts.ndim)
     counts = np.broadcast_to(counts.reshape(len(counts), *missing, *counts.shape[1:]), sums.shape)
-    check_value("statistic", statistic, Statistic)
+    check_value("statistic", statistic, Compared)
     (same, different), pairs = (
         (part[..., 1] + (part[..., 0] if statistic == "topic_ratio" else 0.0), part[..., 2])
         for part in (sums, counts)
     )
 
-    def terms(same: Any, different: Any, n_same: Any, n_different: Any, *both: Any) -> tuple[Any, Any]:
+    def terms(same: Any, different: Any, n_same: Any, n_different: Any, *squares: Any) -> tuple[Any, Any]:
         above, below = divide(same, n_same), divide(different, n_different)
-        if both:
-            spread = standard_deviation(same + different, n_same + n_different, *both)
+        if statistic == "effect_size":
+            spread = standard_deviation(same + different, n_same + n_different, *squares)
             return divide(above - below, spread), None
         return (above - below, None) if statistic == "difference" else (above, below)
 
     if positive is None:
         positive = (np.minimum(same, different) >= 0).all(0, keepdims=True)
-    more = [] if squares is None else [squares]
+    more = [squares] if statistic == "effect_size" and squares is not None else []
     return jackknife(terms, (same, different, *pairs, *more), pairs, positive=positive)
-
-
-def interval_of_sources(
-    *rows: np.ndarray, confidence: float = 0.95, **options: Any
-) -> Float64[np.ndarray, "*shape 2"]:
-    """The interval of `estimate_of_sources`."""
-    return estimate_of_sources(*rows, **options).interval(confidence)
-
-
-def paired_sources(
-    every: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
-    *,
-    statistic: Compared = "ratio",
-    confidence: float = 0.95,
-) -> Paired:
-    """A statistic of several models whose sums, counts and squares are `aligned` by source.
-
-    Ratios are taken by their logarithms where no score of any model is negative.
-    """
-    check_value("statistic", statistic, Compared)
-    positive = all(bool((sums[..., 1:] >= 0).all()) for sums, _, _ in every)
-    kind: Statistic = "difference" if statistic == "effect_size" else statistic
-    estimates = [
-        estimate_of_sources(
-            sums, counts, squares if statistic == "effect_size" else None, statistic=kind, positive=positive
-        )
-        for sums, counts, squares in every
-    ]
-    return Paired(estimates, confidence)
 
 
 def no_interval_reason(interval: Float64[np.ndarray, "*shape 2"], n_units: int, what: str) -> str | None:

@@ -10,28 +10,26 @@ Assenova (2015): Σ_i ψ_i² − Σ_pairs ψ_ij². Pairs are not kept. Every wor
 D_i = Σ_j s_j ψ_ij has the squares Σ_i D_i² = 2 Σ_pairs ψ_ij² on average and is as linear as ψ.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
-from topic_probe.options import check_value
+from topic_probe.options import check_confidence, check_value
 
 Statistic = Literal["ratio", "topic_ratio", "difference"]
 WordStatistic = Literal["ratio", "difference", "effect_size"]
 Compared = Literal["ratio", "topic_ratio", "difference", "effect_size"]
-Alternative = Literal["two-sided", "greater", "less"]
 
 MIN_UNITS = 8  # an interval from fewer sources or words than this says more about them than about the model
 MIN_SEEDS = 3
 # Scores whose standard deviation is a millionth of their size differ by rounding alone: that of float32, and of sums.
 _ROUNDING_OF_SCORES = 1e-6
 _ROUNDING = 1e-12  # of variances, as a share of those that they are differences of
-_DRAWS = 4000  # behind bands and ranks: a share of them is within 0.016 of the probability
+N_DRAWS = 4000  # behind bands and ranks: a share of them is within 0.016 of the probability
 
 # From rows of pooled sums a number and None, or numerator and denominator.
 Terms = Callable[..., tuple[np.ndarray, np.ndarray | None]]
@@ -189,7 +187,7 @@ class Estimate:
         NaN where a factor has too few units. Of a ratio by Fieller, an end is infinite where the denominator is not
         told from 0, and NaN where it is not positive, or neither it nor the numerator is told from 0.
         """
-        check_interval(0, confidence)
+        check_confidence(confidence)
         ends = t_interval(self.value, self.variance, self.df, confidence)
         log = np.broadcast_to(self.log, self.value.shape)[..., None]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -219,31 +217,35 @@ class Estimate:
             t = np.where(self.log, t, divide(above - below, np.sqrt(of_rest)))
         return np.asarray(np.minimum(1.0, 2 * stdtr(self.df, -np.abs(t))))
 
-    def draws(self, *, seed: int = 0) -> Float64[np.ndarray, "draw *cell"]:
+    def draws(self, *, seed: int = 0, df: float | None = None) -> Float64[np.ndarray, "draw *cell"]:
         """How far the number may be off, as a multivariate Student t distribution over all cells has it.
 
-        Estimates of the same units have the same draws: units move several numbers together.
+        Estimates of the same units have the same draws: units move several numbers together. Degrees of freedom are the
+        fewest of a cell where they are not given.
         """
-        moved = np.zeros((_DRAWS, self.value.size))
+        moved = np.zeros((N_DRAWS, self.value.size))
         for factor in self.factors:
-            generator = np.random.default_rng([seed, *factor.name.encode()])
-            weights = generator.standard_normal((_DRAWS, len(factor.influence)))
             scaled = np.sqrt(factor.share) * factor.influence
-            moved += weights @ scaled.reshape(len(scaled), -1)
-        least, uniform = np.min(self.df, initial=np.inf), np.random.default_rng([seed]).random(_DRAWS)
-        moved *= student_scale(float(least), uniform)[:, None]
-        return moved.reshape(_DRAWS, *self.value.shape)
+            moved += _weights(seed, factor.name, len(scaled)) @ scaled.reshape(len(scaled), -1)
+        least, uniform = np.min(self.df, initial=np.inf), np.random.default_rng([seed]).random(N_DRAWS)
+        moved *= student_scale(float(least) if df is None else df, uniform)[:, None]
+        return moved.reshape(N_DRAWS, *self.value.shape)
 
     def band(self, confidence: float = 0.95, *, seed: int = 0) -> Float64[np.ndarray, "*cell 2"]:
         """Low and high of a band that holds all cells at once, by the largest |t| of draws."""
-        check_interval(0, confidence)
+        check_confidence(confidence)
         width = np.quantile(max_t(self, seed=seed), confidence) * np.sqrt(self.variance)
         return np.stack([self.value - width, self.value + width], -1)
 
 
-def max_t(estimate: Estimate, *, seed: int = 0) -> Float64[np.ndarray, " draw"]:
+@lru_cache(maxsize=4)
+def _weights(seed: int, units: str, n: int) -> Float64[np.ndarray, "draw unit"]:
+    return np.random.default_rng([seed, *units.encode()]).standard_normal((N_DRAWS, n))
+
+
+def max_t(estimate: Estimate, *, seed: int = 0, df: float | None = None) -> Float64[np.ndarray, " draw"]:
     """The largest |t| over all cells in draws around no effect at all, in ascending order."""
-    drawn = divide(np.abs(estimate.draws(seed=seed)), np.sqrt(estimate.variance))
+    drawn = divide(np.abs(estimate.draws(seed=seed, df=df)), np.sqrt(estimate.variance))
     return np.sort(np.nan_to_num(drawn).reshape(len(drawn), -1).max(1, initial=0.0))
 
 
@@ -346,7 +348,7 @@ def over_refits(estimates: Sequence[Estimate]) -> Estimate:
     apart = np.stack([one.value - value for one in estimates]) / scale
     noise = np.concatenate([one.influence - shared.influence for one in estimates]) / scale
     df = np.full(value.shape, k - 1.0 if k >= MIN_SEEDS else np.nan)
-    return Estimate(value, (shared, Factor("refits", apart, df, noise)), first.log)
+    return Estimate(value, (shared, Factor("fits", apart, df, noise)), first.log)
 
 
 def beside_sources(
@@ -571,47 +573,22 @@ def standard_deviation(total: Any, n: Any, squares: Any) -> np.ndarray:
     return np.asarray(np.sqrt(np.where(variance <= _ROUNDING_OF_SCORES**2 * second, 0.0, variance)))
 
 
-def check_interval(n_resamples: int, confidence: float) -> None:
-    """Refuse what intervals cannot be computed with, before anything slow; no resamples at all are fine."""
-    if n_resamples < 0:
-        raise ValueError(f"n_resamples must be at least 0 (no intervals), got {n_resamples}")
-    if not 0 < confidence < 1:
-        raise ValueError(
-            "confidence is the share of intervals that is to hold the true number and must lie between 0 and 1, "
-            f"got {confidence}"
-        )
-
-
 def permutation_p_value(
-    observed: Float64[np.ndarray, "*shape"] | np.float64,
-    null: Float64[np.ndarray, "*shape permutation"],
-    *,
-    alternative: Alternative = "two-sided",
+    observed: Float64[np.ndarray, "*shape"] | np.float64, null: Float64[np.ndarray, "*shape permutation"]
 ) -> Float64[np.ndarray, "*shape"]:
-    """The share of permutations at least as extreme, (1 + #) / (1 + n), in (0, 1].
+    """Twice the share of permutations at least as extreme on the smaller side, (1 + #) / (1 + n), at most 1.
 
-    Two-sided is twice the smaller side, at most 1. Undefined permutations are left out of n; NaN where the
-    observed number or every permutation is undefined. Values equal up to rounding count as equal.
+    Undefined permutations are left out of n; NaN where the observed number or every permutation is undefined. Values
+    equal up to rounding count as equal.
     """
-    check_value("alternative", alternative, Alternative)
     defined = ~np.isnan(null)
     centre = np.asarray(observed)[..., None]
     slack = 1e-9 * np.abs(centre)
     n = defined.sum(-1)
-    greater = (1 + (defined & (null >= centre - slack)).sum(-1)) / (1 + n)
-    less = (1 + (defined & (null <= centre + slack)).sum(-1)) / (1 + n)
-    sides = {"greater": greater, "less": less, "two-sided": np.minimum(1, 2 * np.minimum(greater, less))}
-    return np.where(np.isnan(observed) | (n == 0), np.nan, sides[alternative])
-
-
-def n_sides(alternative: Alternative) -> int:
-    """How many times the share of permutations that are as extreme is a p-value."""
-    return 2 if alternative == "two-sided" else 1
-
-
-def needed_permutations(n_tests: int, alternative: Alternative, *, q: float) -> int:
-    """How many permutations it takes until a single test of many, at the least p-value, has a q-value below ``q``."""
-    return math.floor(n_sides(alternative) * n_tests / q)
+    above = (defined & (null >= centre - slack)).sum(-1)
+    below = (defined & (null <= centre + slack)).sum(-1)
+    p = np.minimum(1, 2 * (1 + np.minimum(above, below)) / (1 + n))
+    return np.where(np.isnan(observed) | (n == 0), np.nan, p)
 
 
 def benjamini_hochberg(p: Float64[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
@@ -633,107 +610,3 @@ def divide(top: Any, bottom: Any) -> np.ndarray:
     top, bottom = np.broadcast_arrays(top, bottom)
     quotient: np.ndarray = np.divide(top, bottom, out=np.full(bottom.shape, np.nan), where=bottom != 0)
     return quotient
-
-
-# ---------------------------------------------------------------------------- several models
-
-
-class Difference(NamedTuple):
-    """What one model has more than another: a quotient where ratios are compared by logarithms; interval; p-value."""
-
-    number: Float64[np.ndarray, "*cell"]
-    interval: Float64[np.ndarray, "*cell 2"]
-    p_value: Float64[np.ndarray, "*cell"]
-
-
-@dataclass(frozen=True, eq=False)
-class Paired:
-    """A number of several models that were measured on the same sources or words.
-
-    Attributes:
-        estimates: of every model.
-        confidence: of intervals.
-    """
-
-    estimates: Sequence[Estimate]
-    confidence: float = 0.95
-
-    @property
-    def values(self) -> Float64[np.ndarray, "model *cell"]:
-        """The number of every model; its logarithm where `logarithm`."""
-        return np.stack([one.value for one in self.estimates])
-
-    @property
-    def logarithm(self) -> bool:
-        """Whether values are logarithms of ratios."""
-        return any(bool(np.any(one.log)) for one in self.estimates)
-
-    def difference(self, first: int, second: int) -> Difference:
-        """What a model has more than another."""
-        moved = self.estimates[first] - self.estimates[second]
-        number = np.where(moved.log, np.exp(moved.value), np.nan) if self.logarithm else moved.value
-        return Difference(number, moved.interval(self.confidence), moved.p_value())
-
-    def ranks(self, *, seed: int = 0) -> Float64[np.ndarray, "model rank *cell"]:
-        """How likely a model has the highest number, the second highest, and so on."""
-        return ranks(self.estimates, seed=seed)
-
-
-def paired_words(
-    every: Sequence[Ends],
-    squares: Sequence[Float64[np.ndarray, "word item"]] | None,
-    strata: Int64[np.ndarray, "word"],
-    *,
-    statistic: WordStatistic = "ratio",
-    n_resamples: int = 1,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> Paired:
-    """Models whose embeddings of the same words, in the same order, were compared; without resamples no intervals."""
-    check_interval(n_resamples, confidence)
-    of_models = [None] * len(every) if squares is None else squares
-    estimates = [
-        over_words(*model, strata, statistic=statistic) for model in zip(every, of_models, strict=True)
-    ]
-    return Paired([one if n_resamples else without_interval(one) for one in estimates], confidence)
-
-
-def without_interval(estimate: Estimate) -> Estimate:
-    """The same number of which nothing is said but its value."""
-    factors = (replace(factor, df=factor.df * np.nan) for factor in estimate.factors)
-    return replace(estimate, factors=tuple(factors))
-
-
-def word_intervals(
-    ends: Ends,
-    squares: Float64[np.ndarray, "word item"] | None,
-    strata: Int64[np.ndarray, "word"],
-    *,
-    statistic: WordStatistic = "ratio",
-    n_resamples: int = 1,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> list[Float64[np.ndarray, "item 2"]]:
-    """The interval of a statistic over words, and of the effect size where squares are given."""
-    check_interval(n_resamples, confidence)
-    kinds: list[WordStatistic] = [statistic] if squares is None else [statistic, "effect_size"]
-    return [over_words(ends, squares, strata, statistic=kind).interval(confidence) for kind in kinds]
-
-
-def word_interval(
-    ends: Ends, strata: Int64[np.ndarray, "word"], **options: Any
-) -> Float64[np.ndarray, "item 2"]:
-    """The interval of a statistic over words."""
-    return word_intervals(ends, None, strata, **options)[0]
-
-
-def source_interval(
-    terms: Terms,
-    sums: Sequence[Float64[np.ndarray, "source *_"]],
-    pairs: Sequence[Float64[np.ndarray, "source *cell"]],
-    *,
-    positive: Bool[np.ndarray, "1 *cell"] | bool = False,
-    confidence: float = 0.95,
-) -> Float64[np.ndarray, "*cell 2"]:
-    """The interval of `jackknife`."""
-    return jackknife(terms, sums, pairs, positive=positive).interval(confidence)

@@ -187,6 +187,15 @@ def check_share(name: str, value: Any, *, why: str = "") -> None:
         raise ValueError(f"{name} {why and f'is {why} and '}must lie in [0, 1], got {value}")
 
 
+def check_confidence(confidence: float) -> None:
+    """ValueError for a confidence that no interval has, before anything slow."""
+    if not 0 < confidence < 1:
+        raise ValueError(
+            "confidence is the share of intervals that is to hold the true number and must lie between 0 and 1, "
+            f"got {confidence}"
+        )
+
+
 def progress_bar(*given: Any, shown: bool | None, **options: Any) -> Any:
     """A bar of tqdm; by default in a terminal or a notebook, once it has taken a second."""
     from tqdm.auto import tqdm

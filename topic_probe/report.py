@@ -254,7 +254,7 @@ def _resampled(provenance: Mapping[str, Any]) -> list[str]:
     """What intervals over documents resample, and how many of it there are; nothing where there are none."""
     options, documents = provenance.get("options", {}), provenance.get("documents")
     counted = documents if isinstance(documents, Mapping) else options | provenance
-    if "sources" not in counted or options.get("n_resamples") == 0:
+    if "sources" not in counted:
         return []
     n = counted["sources"]
     what = f"{n:,} {'blocks of ' if counted['sources_in_blocks'] else ''}source{'s' * (n != 1)}"

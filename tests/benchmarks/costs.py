@@ -41,7 +41,7 @@ def of_documents() -> dict[str, Callable[[], Any]]:
     model, topics = tp.open_model(inside), some_topics(6_000)
     smaller = [some_topics(n_words) for n_words in (6_000, 3_000, 1_500)]
     documents = np.random.default_rng(0).integers(1_000, VOCABULARY, (DOCUMENTS, LENGTH)).tolist()
-    ids, plain = torch.tensor(documents), {"special_ids": (), "n_resamples": 0}
+    ids, plain = torch.tensor(documents), {"special_ids": ()}
 
     def forward() -> None:
         with torch.no_grad():
@@ -72,7 +72,6 @@ def of_tables() -> dict[str, Callable[[], Any]]:
     topics = some_topics(VOCABULARY, first=0)
     return {
         "norms": lambda: table.norm(dim=-1),
-        "embeddings, no intervals": partial(tp.measure_embeddings, model, topics, n_resamples=0),
         "embeddings": partial(tp.measure_embeddings, model, topics),
     }
 

@@ -109,9 +109,8 @@ def of_sources(
             noise = 2 * np.sqrt(n_pairs) * generator.normal(size=mean.shape)
             squares = mean**2 * (noise - 2 * n_pairs) + 4 * mean * sums
         rows = [np.concatenate([np.zeros((*shape, 1)), part], -1) for part in (sums, n_pairs)]
-        of_effect = squares.sum(-1) if setting.statistic == "effect size" else None
-        statistic = "ratio" if setting.statistic == "ratio" else "difference"
-        models.append(estimate_of_sources(*rows, of_effect, statistic=statistic))
+        statistic = setting.statistic.replace(" ", "_")
+        models.append(estimate_of_sources(*rows, squares.sum(-1), statistic=statistic))
     if setting.statistic == "effect size":
         squared = 2 * np.array([(1 + effect) ** 2, 1.0]) * np.exp(np.array([OF_SAME, OF_DIFFERENT]) ** 2)
         mean = (1 + effect + 2) / 3
@@ -307,7 +306,7 @@ def of_permutations(setting: Setting, generator: np.random.Generator, n: int, ef
         given = np.stack([topics, *(generator.permutation(topics) for _ in range(99))])
         member = np.eye(len(setting.sizes))[given]
         same = np.einsum("pit,pit->p", member, np.einsum("ij,pjt->pit", scores, member, optimize=True))
-        p_values[sample] = permutation_p_value(same[0], same[1:], alternative="greater")
+        p_values[sample] = permutation_p_value(same[0], same[1:])
     return p_values
 
 

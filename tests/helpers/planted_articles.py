@@ -16,7 +16,7 @@ class Articles:
     """Samples of articles.
 
     Attributes:
-        by_source: sums and counts [article, sample, relation], as `contrast.interval_of_sources` wants them.
+        by_source: sums and counts [article, sample, relation], as `contrast.estimate_of_sources` wants them.
         by_piece: the same [piece, sample, relation]; what an article has fewer of are pieces without pairs.
         truth: what the numbers are of infinitely many articles.
     """

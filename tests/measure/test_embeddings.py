@@ -81,7 +81,7 @@ def test_states_of_every_layer_are_compared_as_in_matrices_of_hugging_faces_own(
     documents = some_documents()
     report = tp.measure_embeddings(
         model_of(name), TOPICS, documents, batch_size=4, special_ids=(), include_self=include_self,
-        first_position=first, n_resamples=0,
+        first_position=first,
     )  # fmt: skip
     begin, model, sums, counts, every = int((name, first) == ("gpt2", "sink")), model_of(name), 0, 0, 0
     for document in documents:
@@ -110,7 +110,7 @@ def test_states_without_a_direction_are_left_out_and_counted():
     with torch.no_grad():
         model.wpe.weight.zero_()
         model.wte.weight[6] = 0
-    options = {"first_position": "word", "special_ids": (), "n_resamples": 0}
+    options = {"first_position": "word", "special_ids": ()}
     report = tp.measure_embeddings(model, TOPICS, [[5, 6, 7, 10, 6], [11, 6, 30, 7]], **options)
     expected = tp.measure_embeddings(model, TOPICS, [[5, 7, 10], [11, 30, 7]], **options)
     found, wanted = (one.layers["cosine"] for one in (report, expected))

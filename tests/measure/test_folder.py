@@ -46,9 +46,7 @@ def of_means(measure):
 
 
 def states(folder, **more):
-    return tp.measure_embeddings(
-        opened(), TOPICS, DOCUMENTS, n_resamples=20, folder=folder, **OPTIONS, **more
-    )
+    return tp.measure_embeddings(opened(), TOPICS, DOCUMENTS, folder=folder, **OPTIONS, **more)
 
 
 MEASUREMENTS = {

@@ -26,7 +26,7 @@ TEXTS = dict(zip((7, 8, 13), ("War", " war", "WAR"), strict=True))
 TEXTS |= {9: "sea", 19: " Sea", 6: "X", 10: "x", 20: "(x", 14: "hen", 15: "Hen"}
 PLAIN = tp.Topics.from_token_ids(LISTS, vocabulary_size=zoo.VOCABULARY)
 FORMS = replace(PLAIN, texts=tuple(TEXTS.get(entry, f"w{entry}") for entry in PLAIN.words.tolist()))
-NOTHING_ELSE = {"n_resamples": 0, "n_permutations": 0}
+NOTHING_ELSE = {"n_permutations": 0}
 
 
 def documents(n=24):
@@ -143,7 +143,7 @@ def test_unmatched_numbers_are_those_of_the_plain_measurements():
     report = measure_matched(opened(), FORMS, texts, cooccurrence=counts, min_documents=0, **NOTHING_ELSE)
     topics = FORMS
     assert set(counts.words[counts.document_frequency > 0].tolist()) == set(FORMS.words.tolist())
-    plain = tp.measure_embeddings(opened(), topics, n_resamples=0)
+    plain = tp.measure_embeddings(opened(), topics)
     attention = tp.measure_attention(opened(), topics, texts, n_permutations=0).overall
     pairs = (report.cosine, plain.cosine, 2), (report.dot, plain.dot, 2), (report.attention, attention, 1)
     for matched, own, n in pairs:
@@ -157,7 +157,7 @@ def test_unmatched_numbers_are_those_of_the_plain_measurements():
 
 def test_sums_do_not_depend_on_batches_and_a_stream_is_read_once():
     texts, counts = documents(), count_cooccurrence(documents(), PLAIN)
-    options = {"cooccurrence": counts, "min_documents": 1, "n_permutations": 20, "n_resamples": 50}
+    options = {"cooccurrence": counts, "min_documents": 1, "n_permutations": 20}
     stream, whole = iter(texts), measure_matched(opened(), PLAIN, texts, **options).attention
     single = measure_matched(opened(), PLAIN, stream, batch_size=1, **options).attention
     assert next(stream, None) is None
@@ -249,7 +249,7 @@ def test_labels_are_permuted_among_words_of_equal_frequency_only(frequency_bins,
     topics = tp.Topics.from_token_ids({"a": WORDS[:15], "b": WORDS[15:]}, vocabulary_size=50)
     np.fill_diagonal(counts, np.where(frequent, 200, 50))
     model = model_of(table_with(1 + 2.0 * (frequent[:, None] & frequent)))
-    options = {"pmi_bins": 1, "frequency_bins": frequency_bins, "n_resamples": 0}
+    options = {"pmi_bins": 1, "frequency_bins": frequency_bins}
     report = measure_matched(model, topics, cooccurrence=counts_of(counts), **options)
     assert report.cosine.ratio[0] > 1.1
     assert np.isnan(report.cosine.ratio[1]) != moves  # no bin of equal frequency holds both kinds
@@ -270,7 +270,7 @@ def test_words_that_come_in_copies_are_judged_as_the_words_alone():
     texts = (f"{'  '[word // 50 :]}w{word % 50}" for word in copies.words.tolist())
     again = {"words": torch.cat([counts.words, counts.words + 50]), "counts": counts.counts.repeat(2, 2)}
     counted = replace(counts, vocabulary_size=100, **again)
-    options = {"pmi_bins": 1, "n_resamples": 200, "n_permutations": 99}
+    options = {"pmi_bins": 1, "n_permutations": 99}
     alone = measure_matched(model_of(table), topics, cooccurrence=counts, **options).dot
     copies, model = replace(copies, texts=tuple(texts)), model_of(torch.cat([table, table]))
     twice = measure_matched(model, copies, cooccurrence=counted, **options).dot
@@ -304,7 +304,7 @@ def test_a_word_is_given_the_topics_of_another_with_all_its_forms_in_the_class_o
 
 def test_a_report_has_tables_that_add_up_and_comes_back_from_disk(tmp_path):
     counts = count_cooccurrence(documents(), PLAIN)
-    options = {"min_documents": 2, "n_resamples": 100, "n_permutations": 20}
+    options = {"min_documents": 2, "n_permutations": 20}
     report = measure_matched(opened(), PLAIN, documents(), cooccurrence=counts, **options)
     table = report.to_dataframe()
     assert table.score.tolist() == ["cosine"] * 4 + ["dot"] * 4 + ["attention"] * 5

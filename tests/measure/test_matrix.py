@@ -39,8 +39,8 @@ def all_scores(model):
 def test_matrices_are_those_of_words_in_the_order_of_topics_and_are_left_out_of_many_words(
     model, monkeypatch
 ):
-    embeddings = tp.measure_embeddings(model, TOPICS, n_resamples=0).matrices
-    weights = tp.measure_weights(model, TOPICS, n_resamples=0).matrices
+    embeddings = tp.measure_embeddings(model, TOPICS).matrices
+    weights = tp.measure_weights(model, TOPICS).matrices
     assert (len(embeddings.values), len(weights.values)) == (2, 24)
     assert embeddings.topic.tolist() == [0, 0, 0, 1, 1, 2, 2, 3]
     assert embeddings.words == tuple(TEXTS.get(id_, f"w{id_}") for id_ in ORDER)
@@ -57,8 +57,8 @@ def test_matrices_are_those_of_words_in_the_order_of_topics_and_are_left_out_of_
     assert table["score"].tolist() == ["cosine", "dot"]
     assert table["highest"][1] == embeddings.pick(score="dot").max()
     monkeypatch.setattr(matrix_module, "MAX_NUMBERS", 23 * len(ORDER) ** 2)
-    assert tp.measure_weights(model, TOPICS, n_resamples=0).matrices is None
+    assert tp.measure_weights(model, TOPICS).matrices is None
     topics = tp.Topics.from_token_ids({"a": range(48), "b": range(48, 97)}, vocabulary_size=zoo.VOCABULARY)
     monkeypatch.setattr(matrix_module, "MAX_WORDS", 96)
     for measure in (tp.measure_embeddings, tp.measure_weights):
-        assert measure(model, topics, n_resamples=0).matrices is None
+        assert measure(model, topics).matrices is None

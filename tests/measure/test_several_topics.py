@@ -61,9 +61,9 @@ def test_a_question_of_other_topics_is_answered_in_the_same_pass():
 
 
 def test_states_of_several_topics_are_those_of_each():
-    several = tp.measure_embeddings(opened(), TOPICS, documents(), batch_size=5, n_resamples=20)
+    several = tp.measure_embeddings(opened(), TOPICS, documents(), batch_size=5)
     for topics, report in zip(TOPICS, several, strict=True):
-        alone = tp.measure_embeddings(opened(), topics, documents(), batch_size=5, n_resamples=20)
+        alone = tp.measure_embeddings(opened(), topics, documents(), batch_size=5)
         for by in ("score", "layer", "topic"):
             np.testing.assert_allclose(
                 *(one.to_dataframe(by).select_dtypes("number") for one in (alone, report)), rtol=1e-9

@@ -55,7 +55,7 @@ def llama_matrices(model, layer):
 )
 def test_every_head_is_that_of_its_whole_matrix_of_words(name, matrices, exclude, texts):
     topics, model = topics_of(LISTS, zoo.VOCABULARY, texts), model_of(name)
-    report = tp.measure_weights(model_of(name), topics, exclude=exclude, n_resamples=99, seed=2)
+    report = tp.measure_weights(model_of(name), topics, exclude=exclude, seed=2)
     ids = topics.words[topics.group_of_word.argsort(stable=True)].tolist()
     pairs = Pairs([id_ for id_ in ids if id_ not in exclude], LISTS, texts)
     table = model.get_input_embeddings().weight.detach()[pairs.ids]
@@ -82,13 +82,13 @@ def test_every_head_is_that_of_its_whole_matrix_of_words(name, matrices, exclude
 
 def test_what_cannot_be_measured_is_refused_or_left_out_with_its_reason(unchecked):
     headless, model = zoo.make("bert-headless"), zoo.make("bert")
-    report = tp.measure_weights(headless, TOPICS, n_resamples=0)
+    report = tp.measure_weights(headless, TOPICS)
     assert set(report.heads.index["circuit"]) == {"qk"}
     assert "no head that scores the vocabulary" in report.provenance["left_out"]["ov"]
     with pytest.raises(ValueError, match="no head that scores the vocabulary"):
         tp.measure_weights(headless, TOPICS, circuits=("qk", "ov"))
     # An encoder beside a decoder does not write where words are scored.
-    index = tp.measure_weights(zoo.make("bart"), TOPICS, n_resamples=0).heads.index
+    index = tp.measure_weights(zoo.make("bart"), TOPICS).heads.index
     every = {(circuit, stack) for circuit in ("qk", "ov") for stack in ("encoder", "decoder", "cross")}
     assert set(zip(index["circuit"], index["stack"], strict=True)) == every - {("ov", "encoder")}
     with pytest.raises(ValueError, match="circuits must be some of"):
@@ -97,7 +97,7 @@ def test_what_cannot_be_measured_is_refused_or_left_out_with_its_reason(unchecke
     with torch.no_grad():
         model.get_output_embeddings().weight[11] = torch.nan
     with pytest.raises(ValueError, match="unembedding of token 11 is not finite"):
-        tp.measure_weights(model, TOPICS, circuits=("ov",), n_resamples=0)
+        tp.measure_weights(model, TOPICS, circuits=("ov",))
 
 
 def ov_of(value, world):
@@ -139,5 +139,5 @@ def test_a_planted_head_is_found_first_and_lost_when_topics_are_shuffled():
     best = report.heads[report.standardised == report.standardised.max()]
     assert best.index == {"circuit": ("qk",), "stack": ("self",), "layer": (1,), "head": (2,)}
     assert best.interval[0, 0] > 0
-    shuffled = tp.measure_weights(model, topics.shuffled(0), n_resamples=0)
+    shuffled = tp.measure_weights(model, topics.shuffled(0))
     assert np.abs(shuffled.standardised).max() < 0.2 < report.standardised.max()

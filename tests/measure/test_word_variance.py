@@ -9,9 +9,10 @@ import torch
 import zoo
 
 import topic_probe as tp
+from topic_probe.contrast import estimate_of_sources
 from topic_probe.measure.pairs import Side, Words
 from topic_probe.measure.word_variance import N_GROUPS, WordSums, WordVariance, _gradient, _moved, groups_of
-from topic_probe.sums import SourceSums, joined
+from topic_probe.sums import SourceSums, columns, joined
 from topic_probe.text.batches import token_batches
 
 LISTS = {"one": range(5, 15), "two": range(15, 27), "three": range(24, 40)}  # which overlap
@@ -94,7 +95,8 @@ def test_the_variance_of_words_is_that_of_their_influences_or_of_pairs_that_are_
         rows = joined(*(part.numpy()[None] for part in (sums, counts, squares)))
         by_source.add(np.array([source << 40]), rows)
     variance = WordVariance({**own.sums, "by_source": by_source}, own.strata, np.array([0]))
-    found = variance.beside("difference", np.array([0])).words
+    estimate = estimate_of_sources(*columns(by_source.rows()[1]), statistic="difference")
+    found = variance.beside("difference", estimate, np.array([0])).squares
     # A word is in 1/40 of the pairs: 1 / 40 · (u_i − ū); a pair that stays is one thing that varies, and not two.
     vary = effect if partners == "others" else effect.reshape(2, 20, 2).sum(-1)
     expected = ((vary - vary.mean(1, keepdims=True)) ** 2).sum() / 40**2

@@ -46,4 +46,4 @@ def series(tmp_path_factory, tokenizer):
 
 @pytest.fixture(scope="session")
 def report(series, topics, documents):
-    return tp.measure_series(series, topics, documents, n_permutations=3, n_resamples=20)
+    return tp.measure_series(series, topics, documents, n_permutations=3)

@@ -13,8 +13,8 @@ import topic_probe as tp
 from topic_probe.series.measured import SeriesReport
 from topic_probe.storage import FILE
 
-FEW = {"attention": {"n_permutations": 3}, "embeddings": {"n_resamples": 20}}
-WORDS = {"measure": ["embeddings"], "embeddings": {"n_resamples": 20}}
+FEW = {"attention": {"n_permutations": 3}}
+WORDS = {"measure": ["embeddings"]}
 of_transformers = pytest.mark.filterwarnings("ignore")  # which warns about its own settings
 
 
@@ -79,7 +79,7 @@ def test_a_training_is_the_same_with_a_probe_to_the_last_bit_and_its_numbers_are
     assert probe.report().steps.tolist() == [0, 2, 4]
     reports, saved = probe.report().reports[1], tmp_path / "probed" / "checkpoint-2"
     heads = tp.measure_attention(saved, topics, documents, n_permutations=3)
-    words = tp.measure_embeddings(saved, topics, documents, n_resamples=20)
+    words = tp.measure_embeddings(saved, topics, documents)
     for field in ("overall", "heads", "layers", "matched", "without_sinks"):
         assert getattr(reports["attention"], field) == getattr(heads, field)
     read = reports["attention"].provenance["options"]["special_ids"]
@@ -135,7 +135,7 @@ def test_neither_the_best_model_nor_autocast_passes_for_the_last_one(topics, tok
     report = probe.report()
     assert report.steps.tolist() == [1, 3]
     for reports, step in zip(report.reports, (1, 3), strict=True):
-        wanted = tp.measure_embeddings(tmp_path / f"checkpoint-{step}", topics, n_resamples=20).cosine
+        wanted = tp.measure_embeddings(tmp_path / f"checkpoint-{step}", topics).cosine
         assert reports["embeddings"].cosine == wanted
     assert report.reports[0] != report.reports[1]
 

@@ -12,8 +12,8 @@ from topic_probe.cli import main
 from topic_probe.series.curves import curves_of
 
 STEPS = (0, 10, 20, 40, 80)
-FEW = {"n_permutations": 3, "n_resamples": 20}
-WORDS = {"measure": ["embeddings"], "n_resamples": 0}
+FEW = {"n_permutations": 3}
+WORDS = {"measure": ["embeddings"]}
 
 
 def same_bytes(one, other):
@@ -26,7 +26,7 @@ def test_numbers_are_those_of_each_checkpoint_to_the_last_bit(report, series, to
     assert report.steps.tolist() == list(STEPS)
     for folder, reports in list(zip(series.values(), report.reports, strict=True))[::3]:
         heads = tp.measure_attention(folder, topics, documents, n_permutations=3)
-        words = tp.measure_embeddings(folder, topics, documents, n_resamples=20)
+        words = tp.measure_embeddings(folder, topics, documents)
         for field in ("overall", "heads", "layers", "matched", "without_sinks"):
             assert getattr(reports["attention"], field) == getattr(heads, field)
         for field in ("cosine", "dot", "layers", "topics"):

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64, Int64
 
 from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_contrast
-from topic_probe.estimate import MIN_UNITS, check_interval, divide
+from topic_probe.estimate import MIN_UNITS, divide
 from topic_probe.lens.host import host_of
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.ask import Question, ask
@@ -23,7 +23,7 @@ from topic_probe.measure.options import Reading, Run, Statistics, recorded
 from topic_probe.measure.pairs import DISTANCE_BINS, FIRST, Level
 from topic_probe.measure.permuted import CALLED, floor_of, with_matched_p_value, with_p_values
 from topic_probe.measure.word_variance import WordVariance
-from topic_probe.options import shares
+from topic_probe.options import check_confidence, shares
 from topic_probe.report import Report, provenance
 from topic_probe.sums import SourceSums, columns
 from topic_probe.topics import Topics
@@ -110,7 +110,7 @@ class AttentionReport(Report, kind="attention"):
 
     def at(self, *, confidence: float) -> "AttentionReport":
         """The same report with intervals of another confidence."""
-        check_interval(0, confidence)
+        check_confidence(confidence)
         return self._made(self.sums, self._progress, {"confidence": confidence})
 
     def __add__(self, other: "AttentionReport") -> "AttentionReport":

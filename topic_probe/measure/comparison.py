@@ -3,24 +3,23 @@
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, no_interval_reason, paired_sources, side_by_side
+from topic_probe.contrast import Contrast, PairSums, estimate_of_sources, no_interval_reason, side_by_side
 from topic_probe.estimate import (
+    Ends,
     Estimate,
     Factor,
-    Paired,
     benjamini_hochberg,
     divide,
-    paired_words,
+    over_words,
     permutation_p_value,
+    ranks,
     split_halves,
-    without_interval,
-    word_intervals,
 )
 from topic_probe.lens.host import facts_of
 from topic_probe.lens.opening import open_model
@@ -28,17 +27,10 @@ from topic_probe.lens.weights import word_embeddings
 from topic_probe.measure.attention import AttentionReport, attention_of, permuted_sums
 from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.heads import layer_starts, layers_of
-from topic_probe.measure.options import Intervals, Permutations, Reading, Run, Statistics, recorded
+from topic_probe.measure.options import Reading, Run, Statistics, recorded
 from topic_probe.measure.permuted import null_means
-from topic_probe.measure.same_words import (
-    Cosines,
-    SameDocuments,
-    Side,
-    cosines_of_words,
-    documents_of_each,
-    topics_of_each,
-)
-from topic_probe.measure.words import LabelledWords, labelled_words
+from topic_probe.measure.same_words import SameDocuments, Side, documents_of_each, topics_of_each
+from topic_probe.measure.words import Cosines, LabelledWords, cosines_of_words, labelled_words
 from topic_probe.options import check_value, checked, shares
 from topic_probe.report import Report, provenance
 from topic_probe.sums import Rows, aligned
@@ -204,8 +196,7 @@ def compare(
     max_length: int | None = None,
     long: Long = "cut",
     sources: Collection[Hashable] | None = None,
-    intervals: Intervals,
-    permutations: Permutations,
+    statistics: Statistics,
     run: Run,
 ) -> ComparisonReport:
     """Which model treats words of a topic more alike, by how much, and how sure that is.
@@ -225,7 +216,8 @@ def compare(
         measure: "embeddings" (cosines of the word embedding table), "attention" (of all heads, which needs documents);
             by default both, or the first where there are no documents.
         statistic: what is compared: "ratio", "difference" or "effect_size"; by default the ratio of attention and the
-            effect size of cosines. Ratios of attention are compared by their quotient.
+            effect size of cosines. Ratios of attention are compared by their quotient, whose intervals are about other
+            texts, whatever ``resample`` says of those of each model by itself.
         level: "token" measures words that are one token for all models, "word" also those that are several, in
             attention; word embeddings are of single tokens.
         center: subtract the mean of all rows of an embedding table before cosines are taken.
@@ -254,34 +246,29 @@ def compare(
     about: dict[str, Any] | None = None
     reports: dict[str, AttentionReport] = {}
     if "embeddings" in chosen:
-        compared["cosine"] = _embeddings(sides, statistic or _BY_DEFAULT["cosine"], center, intervals)
+        compared["cosine"] = _embeddings(sides, statistic or _BY_DEFAULT["cosine"], center, statistics)
     if run.folder is not None and "attention" not in chosen:
         raise ValueError("parts are of documents, in which attention is measured: leave folder= out")
     if "attention" in chosen:
         read = documents_of_each(sides, documents, max_length, long, level, sources)
         options = {"level": level, "batch_size": batch_size, "long": long}
-        statistics = Statistics(
-            n_permutations=permutations.n_permutations, confidence=intervals.confidence, seed=intervals.seed
-        )
         reports = _attention_reports(sides, read, statistics, options, run)
         about = _read(reports, read)
         same_words = len({tuple(sorted(_names_of(side.topics))) for side in sides}) == 1
-        compared |= _attention(
-            reports, statistic or _BY_DEFAULT["attention"], intervals.over_sources, same_words=same_words
-        )
+        compared |= _attention(reports, statistic or _BY_DEFAULT["attention"], same_words=same_words)
     record = provenance(
         options={
             "measure": chosen, "statistic": statistic, "level": level, "center": center, "max_length": max_length,
-            "long": long, **recorded(intervals, permutations),
+            "long": long, **recorded(statistics),
         },
-        seed=intervals.seed,
+        seed=statistics.seed,
     )  # fmt: skip
     record |= {
         "models": {side.name: dict(facts_of(side.model).description) for side in sides},
         "words": words,
         "documents": about,
     }
-    return _report(tuple(opened), compared, reports, record)
+    return _report(tuple(opened), compared, reports, record, statistics.confidence)
 
 
 def _report(
@@ -289,15 +276,16 @@ def _report(
     compared: "Mapping[str, _Compared]",
     attention: Mapping[str, AttentionReport],
     record: Mapping[str, Any],
+    confidence: float,
 ) -> ComparisonReport:
     numbers = {name: part.numbers for name, part in compared.items() if part.numbers is not None}
-    ranks = {name: part.paired.ranks(seed=record["seed"]) for name, part in compared.items()}
+    places = {name: ranks(part.estimates, seed=record["seed"]) for name, part in compared.items()}
     return ComparisonReport(
         models,
         {name: compared[name].statistic for name in numbers},
         numbers,
-        {name: _differences(models, part) for name, part in compared.items()},
-        {name: shares[..., 0] if name in numbers else shares for name, shares in ranks.items()},
+        {name: _differences(models, part, confidence) for name, part in compared.items()},
+        {name: shares[..., 0] if name in numbers else shares for name, shares in places.items()},
         {name: report.layers for name, report in attention.items()},
         {name: report.heads for name, report in attention.items()},
         paired=True,
@@ -311,40 +299,45 @@ class _Compared:
 
     Attributes:
         statistic: by what.
-        paired: the numbers of all models [model, cell].
+        estimates: of every model, a cell for each that is compared.
         index: names of the cells; none where there is one.
         numbers: of models as a whole, a cell for each.
         permuted: what is compared, under permuted topic labels [model, cell, permutation].
     """
 
     statistic: Chosen
-    paired: Paired
+    estimates: Sequence[Estimate]
     index: Mapping[str, tuple[Any, ...]]
     numbers: Contrast | None = None
     permuted: np.ndarray | None = None
 
+    @property
+    def quotient(self) -> bool:
+        """Whether logarithms of ratios are compared, so that their differences are quotients."""
+        return any(bool(np.any(one.log)) for one in self.estimates)
 
-def _differences(models: tuple[str, ...], part: _Compared) -> dict[str, Any]:
+
+def _differences(models: tuple[str, ...], part: _Compared, confidence: float) -> dict[str, Any]:
     """A row for every two models and cell."""
-    pairs, n_cells = list(combinations(range(len(models)), 2)), part.paired.values.shape[1]
-    index = {axis: tuple(cells) * len(pairs) for axis, cells in part.index.items()}
-    found = [part.paired.difference(*pair) for pair in pairs]
-    columns: dict[str, np.ndarray] = {
-        "number": np.concatenate([one.number for one in found] or [np.zeros(0)]),
-        "low": np.concatenate([one.interval[:, 0] for one in found] or [np.zeros(0)]),
-        "high": np.concatenate([one.interval[:, 1] for one in found] or [np.zeros(0)]),
-        "p_value": np.concatenate([one.p_value for one in found] or [np.zeros(0)]),
-    }
+    pairs, n_cells = list(combinations(range(len(models)), 2)), part.estimates[0].value.size
+    moved = [part.estimates[a] - part.estimates[b] for a, b in pairs]
+    columns: dict[str, np.ndarray] = {name: np.zeros(0) for name in ("number", "low", "high", "p_value")}
+    if pairs:
+        values = np.concatenate([one.value for one in moved])
+        is_log = np.concatenate([np.broadcast_to(one.log, one.value.shape) for one in moved])
+        low, high = np.concatenate([one.interval(confidence) for one in moved]).T
+        number = np.where(is_log, np.exp(values), np.nan) if part.quotient else values
+        p_value = np.concatenate([one.p_value() for one in moved])
+        columns = {"number": number, "low": low, "high": high, "p_value": p_value}
     if part.index:
         columns["q_value"] = benjamini_hochberg(columns["p_value"])
     if part.permuted is not None:
-        values = part.paired.values
-        shares = [
-            permutation_p_value(values[a] - values[b], part.permuted[a] - part.permuted[b]) for a, b in pairs
-        ]
+        null = [part.permuted[a] - part.permuted[b] for a, b in pairs]
+        shares = [permutation_p_value(one.value, other) for one, other in zip(moved, null, strict=True)]
         columns["p_permuted"] = np.concatenate(shares or [np.zeros(0)])
     names = [tuple(models[pair[side]] for pair in pairs for _ in range(n_cells)) for side in (0, 1)]
-    return {"first": names[0], "second": names[1], "quotient": part.paired.logarithm, **index, **columns}
+    index = {axis: tuple(cells) * len(pairs) for axis, cells in part.index.items()}
+    return {"first": names[0], "second": names[1], "quotient": part.quotient, **index, **columns}
 
 
 def _measured(measure: Collection[Measured] | None, documents: Any) -> list[str]:
@@ -386,11 +379,11 @@ def _attention_reports(
 
 
 def _attention(
-    reports: Mapping[str, AttentionReport], statistic: Chosen, confidence: float | None, *, same_words: bool
+    reports: Mapping[str, AttentionReport], statistic: Chosen, *, same_words: bool
 ) -> dict[str, _Compared]:
     """Attention of models that were measured on the same texts, paired source by source: as a whole, layers, heads.
 
-    Without a confidence there are no intervals. Only of the same words permutations are the same.
+    Only of the same words permutations are the same.
     """
     every, of_sources = list(reports.values()), aligned([report.by_source for report in reports.values()])
     indices = [report.heads.index or {} for report in every]
@@ -398,18 +391,20 @@ def _attention(
 
     def compared(starts: Sequence[Int64[np.ndarray, " group"]], index: Mapping[str, Any]) -> _Compared:
         pooled = [_pooled(part, at) for part, at in zip(of_sources, starts, strict=True)]
-        paired = paired_sources(pooled, statistic=statistic, confidence=confidence or 0.95)
-        permuted = None
-        if same_words and min(permutations) == max(permutations) > 0:
-            sums = [
-                permuted_sums(own.sums, layers_of(i), at)
-                for own, i, at in zip(every, indices, starts, strict=True)
-            ]
-            parts = zip(pooled, sums, strict=True)
-            permuted = np.stack([_permuted(*part, paired.logarithm, statistic) for part in parts])
-        if confidence is None:
-            paired = replace(paired, estimates=[without_interval(one) for one in paired.estimates])
-        return _Compared(statistic, paired, index, permuted=permuted)
+        # Ratios are compared by their logarithms where no score of any model is negative.
+        positive = all(bool((sums[..., 1:] >= 0).all()) for sums, _, _ in pooled)
+        estimates = [estimate_of_sources(*rows, statistic=statistic, positive=positive) for rows in pooled]
+        found = _Compared(statistic, estimates, index)
+        if not same_words or not min(permutations) == max(permutations) > 0:
+            return found
+        sums = [
+            permuted_sums(own.sums, layers_of(i), at)
+            for own, i, at in zip(every, indices, starts, strict=True)
+        ]
+        parts = zip(pooled, sums, strict=True)
+        return replace(
+            found, permuted=np.stack([_permuted(*part, found.quotient, statistic) for part in parts])
+        )
 
     numbers = side_by_side([report.overall for report in every], {"model": tuple(reports)})
     found = {"attention": replace(compared([np.zeros(1, np.int64)] * len(every), {}), numbers=numbers)}
@@ -484,7 +479,7 @@ def _names(words: LabelledWords) -> list[str]:
     return letters if len({*letters}) == len(letters) else [form(text) for text in texts]
 
 
-def _embeddings(sides: Sequence[Side], statistic: Chosen, center: bool, intervals: Intervals) -> _Compared:
+def _embeddings(sides: Sequence[Side], statistic: Chosen, center: bool, asked: Statistics) -> _Compared:
     """Cosines of the word embeddings of every model, by itself and beside the others."""
     every = [labelled_words(word_embeddings(side.model), side.topics, center=center) for side in sides]
     names = [_names(words) for words in every]
@@ -493,35 +488,39 @@ def _embeddings(sides: Sequence[Side], statistic: Chosen, center: bool, interval
     strata = np.full(len(together), -1)
     for words, at in zip(every, places, strict=True):
         strata[at] = words.strata
-    half = split_halves(strata, seed=intervals.seed)
+    half = split_halves(strata, seed=asked.seed)
     parts = [
-        cosines_of_words(words, torch.from_numpy(half[at]), at, len(together))
+        _placed(cosines_of_words(words, half[at]), at, len(together))
         for words, at in zip(every, places, strict=True)
     ]
     kind: Literal["ratio", "difference"] = "difference" if statistic == "difference" else "ratio"
-    cells = [_with_intervals(part, strata, kind, intervals) for part in parts]
-    drawn = [part.ends for part in parts], [part.squares for part in parts]
-    paired = paired_words(*drawn, strata, statistic=cast(Any, statistic), **vars(intervals))
+    cells = [_with_intervals(part, strata, kind, asked.confidence) for part in parts]
+    estimates = [over_words(part.ends, part.squares, strata, statistic=statistic) for part in parts]
     models = tuple(side.name for side in sides)
-    return _Compared(statistic, paired, {}, side_by_side(cells, {"model": models}))
+    return _Compared(statistic, estimates, {}, side_by_side(cells, {"model": models}))
+
+
+def _placed(part: Cosines, places: Int64[np.ndarray, " form"], n: int) -> Cosines:
+    """The same with words at their places among those of all models; others are in no pair."""
+    ends = Ends(*(np.zeros((2, n, *values.shape[2:])) for values in part.ends))
+    for whole, values in zip(ends, part.ends, strict=True):
+        whole[:, places] = values
+    squares = np.zeros((n, 1))
+    squares[places] = part.squares
+    return Cosines(part.sums, ends, squares)
 
 
 def _with_intervals(
     part: Cosines,
     strata: Int64[np.ndarray, " word"],
     statistic: Literal["ratio", "difference"],
-    intervals: Intervals,
+    confidence: float,
 ) -> Contrast:
     """The contrast of one model with its intervals, as `measure_embeddings` has it."""
-    if not intervals.n_resamples:
-        return part.sums.contrast(statistic=statistic)
-    limits, of_effect = word_intervals(
-        part.ends, part.squares, strata, statistic=statistic, **vars(intervals)
-    )
-    return part.sums.contrast(
-        statistic=statistic, interval=limits[0], effect_size_interval=of_effect[0],
-        note=no_interval_reason(limits[0], len(strata), "words"),
-    )  # fmt: skip
+    interval = over_words(part.ends, None, strata, statistic=statistic).interval(confidence)[0]
+    effect = over_words(part.ends, part.squares, strata, statistic="effect_size").interval(confidence)[0]
+    note = no_interval_reason(interval, len(strata), "words")
+    return part.sums.contrast(statistic=statistic, interval=interval, effect_size_interval=effect, note=note)
 
 
 # ---------------------------------------------------------------------------- saved reports
@@ -570,15 +569,15 @@ def compare_reports(
         "topics": next(iter(named.values())).provenance["topics"], "words": None, "documents": None,
     }  # fmt: skip
     if kinds == {AttentionReport}:
-        found = _attention(named, statistic or _BY_DEFAULT["attention"], confidence, same_words=True)
-        return _report(tuple(named), found, named, record)
+        found = _attention(named, statistic or _BY_DEFAULT["attention"], same_words=True)
+        return _report(tuple(named), found, named, record, confidence)
     wanted = statistic or _BY_DEFAULT["cosine"]
     numbers = side_by_side([report.cosine for report in named.values()], {"model": tuple(named)})
     values = np.asarray(getattr(numbers, wanted))[:, None]
     unknown = Factor("words", np.zeros((1, 1)), np.full(1, np.nan))
-    paired = Paired([Estimate(value, (unknown,)) for value in values], confidence)
-    found = {"cosine": _Compared(wanted, paired, {}, numbers)}
-    return replace(_report(tuple(named), found, {}, record), paired=False)
+    estimates = [Estimate(value, (unknown,)) for value in values]
+    found = {"cosine": _Compared(wanted, estimates, {}, numbers)}
+    return replace(_report(tuple(named), found, {}, record, confidence), paired=False)
 
 
 def _check_comparable(reports: Mapping[str, Report]) -> None:

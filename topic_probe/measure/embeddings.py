@@ -22,7 +22,7 @@ from topic_probe.measure.ask import source_limit
 from topic_probe.measure.documents import add_documents, why_nothing
 from topic_probe.measure.folder import MEASURED, Progress
 from topic_probe.measure.matrix import MatrixReport, matrices_fit, matrices_of_words
-from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.options import Confidence, Reading, Run, recorded
 from topic_probe.measure.pairs import NO_WORD, Side, wide
 from topic_probe.measure.words import (
     SCORES,
@@ -169,7 +169,7 @@ def measure_embeddings(
     include_self: bool = True,
     statistic: Literal["ratio", "difference"] = "ratio",
     reading: Reading,
-    intervals: Intervals,
+    intervals: Confidence,
     run: Run,
 ) -> EmbeddingReport | list[EmbeddingReport]:
     """Cosines and dot products of word embeddings, same topic against different topics, over all pairs of words.
@@ -232,7 +232,7 @@ def measure_embeddings(
 
 
 def _of_words(
-    model: Any, topics: Topics, known: Facts, options: Mapping[str, Any], intervals: Intervals
+    model: Any, topics: Topics, known: Facts, options: Mapping[str, Any], intervals: Confidence
 ) -> EmbeddingReport:
     """The report of the table of embeddings."""
     taken_out = {name: options[name] for name in ("center", "remove_components", "exclude")}
@@ -271,11 +271,9 @@ def _intervals(
     rows: Rows,
     squares: np.ndarray,
     statistic: Literal["ratio", "difference"],
-    intervals: Intervals,
+    intervals: Confidence,
 ) -> dict[str, Any]:
     """The intervals of a score over words, with the reason where there is none."""
-    if intervals.over_sources is None:
-        return {}
     ends = word_ends(words, rows, rows, split_halves(words.strata, seed=intervals.seed))
     found = over_words(ends, None, words.strata, statistic=statistic).interval(intervals.confidence)[0]
     of_words = 2 * words.by_form(squares)[:, None]  # every pair has two ends
@@ -297,12 +295,12 @@ def _with_states(
     options: Mapping[str, Any],
     reading: Reading,
     run: Run,
-    intervals: Intervals,
+    intervals: Confidence,
 ) -> list[EmbeddingReport]:
     """The reports of words with cosine and dot product of states by layer, and what was read and left out."""
     n_layers = n_states(view.model)
     states = [_States(each, n_layers, options["include_self"]) for each in topics]
-    known = {"confidence": intervals.over_sources, "statistic": options["statistic"]}
+    known = {"confidence": intervals.confidence, "statistic": options["statistic"]}
     parts = [{**known, "words": report, "read": {"max_length": reading.max_length}} for report in reports]
     progress = add_documents(
         partial(_add, view, states), {str(number): own.sums for number, own in enumerate(states)}, documents, view,

@@ -31,10 +31,10 @@ from topic_probe.measure.ask import Question, ask, source_limit
 from topic_probe.measure.documents import why_nothing
 from topic_probe.measure.folder import Progress
 from topic_probe.measure.heads import Heads, layer_starts
-from topic_probe.measure.options import Intervals, Permutations, Reading, Run, recorded
+from topic_probe.measure.options import Confidence, Reading, Run, recorded
 from topic_probe.measure.pairs import Words, wide
 from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
-from topic_probe.options import shares
+from topic_probe.options import check_whole, shares
 from topic_probe.report import Report, provenance
 from topic_probe.sums import SourceSums
 from topic_probe.text.cooccurrence import Cooccurrence
@@ -100,9 +100,10 @@ class MatchedReport(Report, kind="matched"):
         report, shape, index = parts["words"], parts["shape"], parts["index"]
         by_head, null = sums["by_head"].reshape(-1, *shape, 7), sums["null"].reshape(-1, 2, *shape)
         rows = sums["by_source"].rows()[1].reshape(-1, *shape, 7)
-        interval = None
-        if parts["confidence"] is not None and len(rows):
-            interval = lambda axes: _over_sources(_on(rows, axes), parts)  # noqa: E731
+
+        def interval(axes: tuple[int, ...]) -> dict[str, Any]:
+            return _over_sources(_on(rows, axes), parts) if len(rows) else {}
+
         attention = _by_way(by_head.sum(0), null, interval, parts)
         cells, starts = _on(by_head, (0, 1, 2)), layer_starts(index)
         of_layers = {name: tuple(index[name][start] for start in starts) for name in ("stack", "layer")}
@@ -128,9 +129,8 @@ class MatchedReport(Report, kind="matched"):
                 table["coverage"] = self.coverage["attention" if score == "attention" else "embeddings"]
                 parts.append(table)
         # A word with itself has no co-occurrence to be matched on.
-        table = pd.concat(parts, ignore_index=True)
-        found: pd.DataFrame = table.drop(columns=["same_word", "topic_ratio", "n_same_word"])
-        return found
+        joined: pd.DataFrame = pd.concat(parts, ignore_index=True)
+        return joined.drop(columns=["same_word", "topic_ratio", "n_same_word"])
 
 
 @shares
@@ -146,9 +146,9 @@ def measure_matched(
     center: bool = False,
     exclude: Iterable[int] = (),
     statistic: Literal["ratio", "difference"] = "ratio",
+    n_permutations: int = 200,
     reading: Reading,
-    intervals: Intervals,
-    permutations: Permutations,
+    intervals: Confidence,
     run: Run,
 ) -> MatchedReport:
     """Same topic against different topics, between pairs of words matched on co-occurrence and frequency.
@@ -175,26 +175,24 @@ def measure_matched(
         center: subtract the mean over all rows of the embedding table, as in `measure_embeddings`.
         exclude: token ids left out.
         statistic: what intervals and p-values are about.
+        n_permutations: permuted topics of words behind the p-values; 0 leaves these out.
 
     Raises:
         ValueError: for topics or counts of another vocabulary, where fewer than two words are left, or for a folder of
             another measurement.
     """
+    check_whole("n_permutations", n_permutations, 0)
     model = open_model(model)
     known = facts_of(model, topics)
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     words, counted = _words(model, topics, cooccurrence, min_documents, center, excluded)
-    pairs = _Pairs.of(words, counted, pmi_bins, frequency_bins, permutations.n_permutations, intervals.seed)
-    asked = {
-        "statistic": statistic,
-        "alternative": permutations.alternative,
-        "confidence": intervals.over_sources,
-    }
+    pairs = _Pairs.of(words, counted, pmi_bins, frequency_bins, n_permutations, intervals.seed)
+    asked = {"statistic": statistic, "confidence": intervals.confidence}
     cosine, dot = (pairs.contrast(score, intervals.seed, asked) for score in SCORES)
     options = {
         "pmi_bins": pmi_bins, "frequency_bins": frequency_bins, "min_documents": min_documents, "center": center,
         "exclude": excluded, "max_length": reading.max_length, "long": reading.long, "statistic": statistic,
-        **recorded(intervals, permutations), "distance_bins": DISTANCE_BINS,
+        "n_permutations": n_permutations, **recorded(intervals), "distance_bins": DISTANCE_BINS,
     }  # fmt: skip
     record = provenance(
         topics, model=known.description, options=options, seed=intervals.seed, left_out=words.left_out
@@ -334,7 +332,7 @@ class _Pairs:
             return {"interval": limits, "note": no_interval_reason(limits, words.n_forms, "words")}
 
         null = null.reshape(-1, 2, *self.shape, 1)
-        return _by_way(sums, null, None if asked["confidence"] is None else interval, asked)
+        return _by_way(sums, null, interval, asked)
 
     def null(
         self,
@@ -508,14 +506,14 @@ def _contrast(cells: np.ndarray, **uncertainty: Any) -> Contrast:
 def _by_way(
     sums: Float64[np.ndarray, "pmi frequency distance 7"],
     null: Float64[np.ndarray, "permutation 2 pmi frequency distance"],
-    interval: Callable[[tuple[int, ...]], dict[str, Any]] | None,
+    interval: Callable[[tuple[int, ...]], dict[str, Any]],
     asked: Mapping[str, Any],
 ) -> Contrast:
     """The contrasts of all ways of matching, by distance where there are distances."""
     ways = {name: axes for name, axes in MATCHED_ON.items() if sums.shape[2] > 1 or 2 not in axes}
     found = []
     for axes in ways.values():
-        uncertainty = {} if interval is None else interval(axes)
+        uncertainty = interval(axes)
         if len(null):
             uncertainty["p_value"] = _p_value(sums, null, axes, asked)
         found.append(_contrast(_on(sums, axes), statistic=asked["statistic"], **uncertainty))
@@ -543,4 +541,4 @@ def _p_value(
     weights = np.where(cells[:1, :, 5] > 0, cells[:1, :, 4], 0.0)
     means = matched_means(cells[..., :3], cells[..., 3:], weights)
     numbers = means[0] - means[1] if asked["statistic"] == "difference" else divide(*means[:2])
-    return permutation_p_value(numbers[0], numbers[1:], alternative=asked["alternative"])
+    return permutation_p_value(numbers[0], numbers[1:])

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from topic_probe.contrast import Beside, Contrast, estimate_of_sources, side_by_side
-from topic_probe.estimate import MIN_SEEDS, benjamini_hochberg, over_refits
+from topic_probe.contrast import Contrast, estimate_of_sources, side_by_side
+from topic_probe.estimate import MIN_SEEDS, Compared, Estimate, Factor, benjamini_hochberg, over_refits
 from topic_probe.measure.attention import AttentionReport, contrasts_of
 from topic_probe.measure.folder import add_sums
 from topic_probe.sums import aligned
@@ -85,15 +85,10 @@ class _Fits:
             return contrast
         return replace(contrast, note=f"no interval: {n} fits of topics, at least {MIN_SEEDS} are needed")
 
-    def beside(self, kind: str, starts: Int64[np.ndarray, " group"]) -> Beside:
+    def beside(self, kind: Compared, of_all: Estimate, starts: Int64[np.ndarray, " group"]) -> Factor:
         """The spread of fits, less what sources make of it (`over_refits`)."""
         estimates = []
         for rows in self._rows:
-            sums, counts, squares = (np.add.reduceat(part, starts, axis=1) for part in rows)
-            of_effect = squares if kind == "effect_size" else None
-            estimates.append(estimate_of_sources(sums, counts, of_effect))
-        fits, nothing = over_refits(estimates).factors[1], np.zeros(len(starts))
-        variance = fits.share * fits.squares
-        if len(self._rows) < MIN_SEEDS:
-            variance = variance * np.nan
-        return Beside(nothing, variance, 2 * variance**2 / fits.degrees)
+            pooled = (np.add.reduceat(part, starts, axis=1) for part in rows)
+            estimates.append(estimate_of_sources(*pooled, statistic=kind))
+        return over_refits(estimates).factors[1]

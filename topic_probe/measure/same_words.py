@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 from warnings import warn
 
-import numpy as np
-from jaxtyping import Float64, Int64
-from torch import Tensor
-
-from topic_probe.contrast import PairSums
-from topic_probe.estimate import Ends
 from topic_probe.lens.host import facts_of
-from topic_probe.measure.words import EmbeddingWords, word_ends, word_squares, word_sums
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Long, check_read_again
 from topic_probe.text.encoder import Encoder
@@ -184,33 +177,3 @@ def documents_of_each(
 
 def _least(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-class Cosines(NamedTuple):
-    """Cosines between words: sums over all pairs, and what every word adds to them and, as either end, to squares."""
-
-    sums: PairSums
-    ends: Ends
-    squares: Float64[np.ndarray, "word 1"]
-
-
-def cosines_of_words(
-    words: EmbeddingWords, half: Int64[Tensor, " form"], places: Int64[np.ndarray, " form"], n_words: int
-) -> Cosines:
-    """Sums of cosines over pairs, and what every word adds to them, at its place among the words of all models."""
-    rows = words.scored["cosine"]
-    squares = word_squares(words, rows)
-    ends = word_ends(words, rows, rows, half.numpy())
-    pairs = PairSums(word_sums(words, rows, rows).sum(0), words.counts.sum(0), squares.sum())
-    of_words = 2 * words.by_form(squares)[:, None]
-    at_places = Ends(*(placed(part, places, n_words, axis=1) for part in ends))
-    return Cosines(pairs, at_places, placed(of_words, places, n_words, axis=0))
-
-
-def placed(
-    values: Float64[np.ndarray, "..."], places: Int64[np.ndarray, " word"], n: int, *, axis: int
-) -> np.ndarray:
-    """Values of words at their places among those of all words, 0 elsewhere."""
-    found = np.zeros((*values.shape[:axis], n, *values.shape[axis + 1 :]))
-    found[(slice(None),) * axis + (places,)] = values
-    return found

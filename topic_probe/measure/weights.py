@@ -17,7 +17,7 @@ from topic_probe.lens.host import facts_of, sites_of
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.weights import embedding_in_residual, head_weights, unembedding
 from topic_probe.measure.matrix import MatrixReport, matrices_fit, matrices_of_words
-from topic_probe.measure.options import Intervals, recorded
+from topic_probe.measure.options import Confidence, recorded
 from topic_probe.measure.words import EmbeddingWords, Rows, labelled_words, word_ends, word_sums
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
@@ -65,7 +65,7 @@ def measure_weights(
     circuits: Sequence[Circuit] | None = None,
     exclude: Iterable[int] = (),
     statistic: Literal["ratio", "difference"] = "difference",
-    intervals: Intervals,
+    intervals: Confidence,
 ) -> WeightReport:
     """Mean weights between words by relation, for every head, over all ordered pairs of words with a topic.
 
@@ -110,12 +110,9 @@ def measure_weights(
         raise ValueError("this model has no attention layers, so there are no heads to measure")
     names, sums, spread, limits, sides = zip(*heads, strict=True)
     index = dict(zip(("circuit", "stack", "layer", "head"), zip(*names, strict=True), strict=True))
-    uncertainty: dict[str, Any] = {}
-    if intervals.over_sources is not None:
-        interval = np.stack(limits)
-        uncertainty = {"interval": interval, "note": no_interval_reason(interval, words.n_forms, "words")}
-    pairs = PairSums(np.stack(sums), np.tile(words.counts.sum(0), (len(sums), 1)))
-    contrast = pairs.contrast(statistic=statistic, index=index, **uncertainty)
+    interval, pairs = np.stack(limits), PairSums(np.stack(sums), np.tile(words.counts.sum(0), (len(sums), 1)))
+    note = no_interval_reason(interval, words.n_forms, "words")
+    contrast = pairs.contrast(statistic=statistic, index=index, interval=interval, note=note)
     options = {"circuits": [*factors], "exclude": excluded, "statistic": statistic, **recorded(intervals)}
     left_out = {**words.left_out, **missing}
     record = provenance(
@@ -169,7 +166,7 @@ def _heads(
     left: Rows,
     right: Rows,
     statistic: Literal["ratio", "difference"],
-    intervals: Intervals,
+    intervals: Confidence,
 ) -> Iterator[tuple[Any, ...]]:
     """Of every head its name, sums by relation, spread of scores, interval, and what it makes of few words."""
     half = split_halves(words.strata, seed=intervals.seed)
@@ -181,10 +178,9 @@ def _heads(
         P, Q = (weights.W_Q, weights.W_K) if circuit == "qk" else (weights.W_V, weights.W_O.mT)
         for head, (p, q) in enumerate(zip(P.cpu().double().numpy(), Q.cpu().double().numpy(), strict=True)):
             a, b = left @ p, right @ q
-            sums, interval = word_sums(words, a, b).sum(0), None
-            if intervals.over_sources is not None:
-                estimate = over_words(word_ends(words, a, b, half), None, words.strata, statistic=statistic)
-                interval = estimate.interval(intervals.confidence)[0]
+            sums = word_sums(words, a, b).sum(0)
+            estimate = over_words(word_ends(words, a, b, half), None, words.strata, statistic=statistic)
+            interval = estimate.interval(intervals.confidence)[0]
             sides = (a, b) if matrices_fit(words, 1) else None
             spread = _spread(a, b, sums.sum() / len(words) ** 2)
             yield (circuit, site.stack, site.layer, head), sums, spread, interval, sides

@@ -26,8 +26,8 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, Beside, Contrast
-from topic_probe.estimate import MIN_UNITS, divide
+from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, Contrast
+from topic_probe.estimate import MIN_UNITS, Compared, Estimate, Factor, divide, extra_variance
 from topic_probe.measure.pairs import Words
 from topic_probe.measure.words import LabelledWords
 from topic_probe.sums import SourceSums, columns
@@ -111,11 +111,11 @@ class WordVariance:
             contrast, note=f"no interval: {self.n_words} words in pairs, at least {MIN_UNITS} are needed"
         )
 
-    def beside(self, kind: str, starts: Int64[np.ndarray, " group"]) -> Beside:
-        """The variance of a number beside that of sources, of groups of heads that begin there: of whole layers."""
+    def beside(self, kind: Compared, estimate: Estimate, starts: Int64[np.ndarray, " group"]) -> Factor:
+        """What words bring to an estimate of groups of heads that begin there: of whole layers."""
         layers, nothing = self._layer_of[starts], np.zeros(len(starts))
         if self.n_words < MIN_UNITS:
-            return Beside(nothing * np.nan, nothing, nothing)
+            return extra_variance("words", nothing * np.nan, nothing)
         gradient = _gradient(np.add.reduceat(self._totals, starts), kind)
         of_words, of_groups = (np.add.reduceat(part, layers) for part in (self._words, self._groups))
         variance, of_variance = _variance(gradient, of_words, of_groups)
@@ -123,7 +123,10 @@ class WordVariance:
         degrees = (self._pairs**2).sum() ** 2 / (self._pairs**4).sum()
         of_variance = np.maximum(of_variance, 2 * variance**2 / degrees)
         there = ~(variance <= 0)
-        return Beside(np.where(there, variance, 0), nothing, np.where(there, of_variance, 0))
+        df = np.where(there, divide(2 * variance**2, of_variance), np.inf)
+        # Of a ratio it is that of its logarithm.
+        scale = 1.0 if estimate.quotient is None else np.where(estimate.log, 1.0, estimate.value**2)
+        return extra_variance("words", np.where(there, variance, 0) * scale, df)
 
 
 def _within_strata(

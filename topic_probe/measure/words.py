@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
+from topic_probe.contrast import PairSums
 from topic_probe.estimate import Ends
 from topic_probe.topics import Topics
 
@@ -247,6 +248,23 @@ class EmbeddingWords(LabelledWords):
     def scored(self) -> dict[str, Rows]:
         """For every score the rows whose products it is."""
         return {"cosine": self.rows / self.norms[:, None].astype(self.rows.dtype), "dot": self.rows}
+
+
+class Cosines(NamedTuple):
+    """Cosines between words: sums over all pairs, and what every word adds to them and, as either end, to squares."""
+
+    sums: PairSums
+    ends: Ends
+    squares: Float64[np.ndarray, "form 1"]
+
+
+def cosines_of_words(words: EmbeddingWords, half: Int64[np.ndarray, " form"]) -> Cosines:
+    """The cosines between words of a table; halves are those of `word_ends`."""
+    rows = words.scored["cosine"]
+    squares = word_squares(words, rows)
+    pairs = PairSums(word_sums(words, rows, rows).sum(0), words.counts.sum(0), squares.sum())
+    # Every pair has two ends.
+    return Cosines(pairs, word_ends(words, rows, rows, half), 2 * words.by_form(squares)[:, None])
 
 
 def labelled_words(

@@ -555,7 +555,6 @@ def _matched(one: Prepared, topics: Topics, run: Run) -> Iterator[tuple[str, dic
     shuffles = [
         measure_matched(
             one.model, topics.shuffled(MATCHED_SHUFFLES * run.seed + number), cooccurrence=counts, n_permutations=0,
-            n_resamples=0,
         ).cosine[-1]
         for number in range(MATCHED_SHUFFLES)
     ]  # fmt: skip
@@ -565,7 +564,7 @@ def _matched(one: Prepared, topics: Topics, run: Run) -> Iterator[tuple[str, dic
     yield SHUFFLED, {"matched cosine": float(divide(np.float64(same), np.float64(different)))}
     twin = measure_matched(
         random_init(one.model, seed=run.seed), topics, one.documents, cooccurrence=counts,
-        max_length=one.settings.length, seed=run.seed, n_permutations=0, n_resamples=0, progress=run.progress,
+        max_length=one.settings.length, seed=run.seed, n_permutations=0, progress=run.progress,
     )  # fmt: skip
     assert twin.attention is not None
     yield UNTRAINED, {"matched attention": float(twin.attention[-1].ratio)}

@@ -7,7 +7,6 @@ have: from such draws come bands over all steps, p-values, and how likely one cu
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,15 +15,17 @@ from jaxtyping import Float64, Int64
 
 from topic_probe.contrast import estimate_of_sources
 from topic_probe.estimate import (
+    N_DRAWS,
     Ends,
     Estimate,
     benjamini_hochberg,
+    max_t,
     over_seeds,
     over_words,
     standardised,
-    student_scale,
 )
 from topic_probe.measure.heads import layer_starts
+from topic_probe.options import check_confidence
 from topic_probe.report import as_text
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ Kept = Mapping[str, Mapping[str, Any]]
 
 # A band has to exclude 0 at so many checkpoints in a row, on one side of it.
 IN_A_ROW = 3
-# Behind bands and probabilities: a share of them is within 0.022 of the probability.
-_DRAWS = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +112,8 @@ def _of_sources(
     found = []
     for cell, name in enumerate(names):
         sums, counts, squares = (np.stack([table[i][:, cell] for table in tables], 1) for i in range(3))
-        number = estimate_of_sources(
-            sums, counts, squares if statistic == "effect_size" else None,
-            statistic="ratio" if statistic == "effect_size" else statistic,
-            positive=bool((sums[..., 1:] >= 0).all()),
-        )  # fmt: skip
+        positive = bool((sums[..., 1:] >= 0).all())
+        number = estimate_of_sources(sums, counts, squares, statistic=statistic, positive=positive)
         logarithms = np.broadcast_to(number.log, number.value.shape)
         found.append(Curve(name, np.array(list(parts)), replace(number, log=logarithms)))
     return found
@@ -208,19 +204,10 @@ class Change:
         """Standard errors."""
         return np.asarray(np.sqrt(self.estimate.variance))
 
-    def draws(self, seed: int) -> Float64[np.ndarray, "draw step"]:
-        """How far it may be off, as a multivariate Student t distribution has it; the same units move all curves."""
-        moved = sum(
-            _weights(seed, factor.name, len(factor.influence)) @ (np.sqrt(factor.share) * factor.influence)
-            for factor in self.estimate.factors
-        )
-        uniform = np.random.default_rng([seed, 3]).random(_DRAWS)
-        return np.asarray(moved * student_scale(self.degrees, uniform)[:, None])
-
-
-@lru_cache(maxsize=4)
-def _weights(seed: int, kind: str, n: int) -> Float64[np.ndarray, "draw unit"]:
-    return np.random.default_rng([seed, *kind.encode()]).standard_normal((_DRAWS, n))
+    def drawn(self, seed: int) -> Float64[np.ndarray, "draw step"]:
+        """In standard errors, how far it has come in draws around what was measured; the same units move all curves."""
+        moved = self.estimate.draws(seed=seed, df=self.degrees)
+        return standardised(self.estimate.value + moved, self.estimate.variance)
 
 
 def change(curve: Curve, first_step: int = 0) -> Change:
@@ -264,18 +251,13 @@ class Onsets:
     """
 
     def __init__(self, changes: Sequence[Change], confidence: float = 0.95, seed: int = 0) -> None:
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
+        check_confidence(confidence)
         self.changes = changes
         known = [i for i, one in enumerate(changes) if not one.reason]
-        draws = {i: changes[i].draws(seed) for i in known}
-        # Of draws around no change at all, the largest |t|.
-        furthest = {
-            i: np.sort(np.abs(standardised(draws[i], changes[i].estimate.variance)).max(1)) for i in known
-        }
+        furthest = {i: max_t(changes[i].estimate, seed=seed, df=changes[i].degrees) for i in known}
         n = len(changes)
         self.p_values, self.reaches, self.steps = (np.full(n, np.nan) for _ in range(3))
-        self.drawn = np.full((_DRAWS, n), np.inf)
+        self.drawn = np.full((N_DRAWS, n), np.inf)
         for i in known:
             self.p_values[i] = _p_value(changes[i], furthest[i])
         self.q_values = benjamini_hochberg(self.p_values)
@@ -284,9 +266,7 @@ class Onsets:
         for i in known:
             one, reach = changes[i], _reach(changes[i], furthest[i], 1 - self.of_bands)
             self.reaches[i], steps = reach, np.append(one.steps, np.inf)
-            self.drawn[:, i] = steps[
-                _starts_of(standardised(one.estimate.value + draws[i], one.estimate.variance), reach)
-            ]
+            self.drawn[:, i] = steps[_starts_of(one.drawn(seed), reach)]
             if called[i]:
                 self.steps[i] = steps[_starts_of(one.estimate.standardised[None], reach)[0]]
 

@@ -22,15 +22,14 @@ from topic_probe.lens.running import generators_as_they_were
 from topic_probe.lens.weights import word_embeddings
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
-from topic_probe.measure.options import Intervals, Permutations, Reading
+from topic_probe.measure.options import Reading, Statistics
 from topic_probe.measure.parts import Worker, facts_of_documents
-from topic_probe.measure.same_words import cosines_of_words
-from topic_probe.measure.words import SCORES, LabelledWords, labelled_words
+from topic_probe.measure.words import SCORES, LabelledWords, cosines_of_words, labelled_words
 from topic_probe.options import check_value, check_whole, checked, progress_bar, shares
 from topic_probe.report import Report, provenance
 from topic_probe.series.checkpoints import Series, fingerprint, in_order, name_of, opened, what_is_wrong
 from topic_probe.series.curves import IN_A_ROW, By, Chosen, Kept, Onsets, cell_names, change, curves_of
-from topic_probe.sums import columns
+from topic_probe.sums import SourceSums, columns
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import check_read_again, hash_of, read_documents
 from topic_probe.text.same_texts import Level
@@ -43,6 +42,7 @@ Measured = Literal["embeddings", "attention", "states"]
 Number = Literal["effect_size", "ratio", "topic_ratio", "difference"]
 
 # More sources than this share rows: what leaving out a row does says as much of so many.
+MAX_SOURCES = 512
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,7 +114,7 @@ class SeriesReport(Report, kind="series"):
         every = [dict(own) for own in self.sums]
         for own, reports in zip(every, self.reports, strict=True):
             if isinstance(heads := reports.get("attention"), AttentionReport):
-                own["attention"] = kept_of_sources(rows_of(heads), heads.heads.index, slice(None))
+                own["attention"] = kept_of_sources(heads.by_source, heads.heads.index, slice(None))
         return every
 
     def onsets(
@@ -352,14 +352,17 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
         if {"embeddings", "states"} & {*self.measure}:
             documents = self.documents if "states" in self.measure else None
             words = measure_embeddings(model, self.topics, documents, progress=False, **self.embeddings)
-            _check_whole(words.provenance.get("documents"))
-            # Thousands of numbers of every step that no curve has.
-            reports["embeddings"] = replace(words, matrices=None)
+            read = words.provenance.get("documents")
+            _check_whole(read)
+            # Thousands of numbers of every step that no curve has, and sums that are kept below.
+            reports["embeddings"] = replace(words, matrices=None, sources=None)
             if "embeddings" in self.measure:
                 sums["embeddings"] = kept_of_words(word_embeddings(model), self.topics, self.embeddings)
-            if words.layers is not None and words.sources is not None:
+            if read is not None and words.layers is not None and words.sources is not None:
+                states, folded = SourceSums(MAX_SOURCES), read["sources_in_blocks"]
+                states.restore(words.sources["keys"].view(np.uint64), words.sources["rows"], folded=folded)
                 cosines = slice(0, None, len(SCORES))
-                sums["states"] = kept_of_sources(words.sources, words.layers["cosine"].index, cosines)
+                sums["states"] = kept_of_sources(states, words.layers["cosine"].index, cosines)
         if "attention" in self.measure:
             heads = measure_attention(
                 model, self.topics, self.documents, **{"progress": False, **self.attention}
@@ -383,15 +386,9 @@ def _check_whole(read: Any) -> None:
         raise KeyboardInterrupt(read["stopped"])
 
 
-def rows_of(heads: AttentionReport) -> dict[str, np.ndarray]:
-    """The rows of sources of a report of attention."""
-    keys, rows = heads.by_source.rows()
-    return {"keys": keys, "rows": rows}
-
-
-def kept_of_sources(sources: Mapping[str, np.ndarray], index: Any, cells: slice) -> dict[str, Any]:
+def kept_of_sources(sums: SourceSums, index: Any, cells: slice) -> dict[str, Any]:
     """Sums by source of some cells; numbers of pairs once where all cells have the same."""
-    keys, rows = sources["keys"], sources["rows"]
+    keys, rows = sums.rows()
     totals, counts, squares = columns(rows[:, cells])
     if len(counts) and (counts == counts[:, :1]).all():
         counts = counts[:, :1]
@@ -411,12 +408,12 @@ def kept_of_words(
     reading = {name: options[name] for name in ("center", "remove_components", "exclude") if name in options}
     words = labelled_words(table, topics, **reading)
     every = LabelledWords(topics, torch.arange(len(topics.words)))
-    half = torch.from_numpy(split_halves(every.strata, seed=options.get("seed", 0)))
-    form = torch.empty(words.n_forms, dtype=torch.int64)
+    half = split_halves(every.strata, seed=options.get("seed", 0))
+    form = np.zeros(words.n_forms, np.int64)
     form[words.form] = every.form[words.places]
-    found = cosines_of_words(words, half[form], np.arange(words.n_forms), words.n_forms)
+    found = cosines_of_words(words, half[form])
     ends = found.ends._asdict()
-    return {"form": form.numpy(), "strata": every.strata[form.numpy()], "squares": found.squares, **ends}
+    return {"form": form, "strata": every.strata[form], "squares": found.squares, **ends}
 
 
 # --- every checkpoint of a series ---------------------------------------------------------------------
@@ -436,8 +433,7 @@ def measure_series(
     opening: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     reading: Reading,
-    intervals: Intervals,
-    permutations: Permutations,
+    statistics: Statistics,
 ) -> SeriesReport | None:
     """The same measurement at every checkpoint of a training, and from which step on topics are learned.
 
@@ -477,18 +473,14 @@ def measure_series(
     """
     if part is not None and folder is None:
         raise ValueError("part= came without folder=, in which all processes keep what they measure")
-    both = vars(reading) | vars(intervals)
-    attention = {
-        "level": level, **vars(reading), "confidence": intervals.confidence, "seed": intervals.seed,
-        "n_permutations": permutations.n_permutations,
-    }  # fmt: skip
+    sure = {"confidence": statistics.confidence, "seed": statistics.seed}
     probe = TopicProbe(
         topics,
         documents,
         measure=measure,
         folder=folder,
-        attention=attention,
-        embeddings={"center": center, **both},
+        attention={"level": level, **vars(reading), **vars(statistics)},
+        embeddings={"center": center, **vars(reading), **sure},
     )
     worker, every = Worker.of(part), in_order(series)
     own = [step for i, step in enumerate(every) if worker.does(i)]
