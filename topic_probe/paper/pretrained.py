@@ -4,10 +4,8 @@ A model, its tokenizer's documents and an LDA of their token ids belong together
 and mean nothing to another tokenizer. A model without files is missing, with the reason, and does not stop the others.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import islice
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -39,11 +37,6 @@ HUB = {
 
 EMBEDDING_SHUFFLES = 100
 """So many shuffles of the labels tell the mean ratio of embeddings to less than a hundredth."""
-
-NO_WIKIPEDIA = (
-    "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
-    "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or Corpus.from_files for your own"
-)
 
 
 @dataclass(frozen=True)
@@ -79,25 +72,19 @@ def labelled(models: Any, default: Sequence[str]) -> dict[str, Any]:
     models = default if models is None else models
     if isinstance(models, str | Path):
         models = [models]
-    if isinstance(models, Mapping):
-        found = {str(label): source for label, source in models.items()}
-    elif isinstance(models, Iterable):
-        found = {_label(source): source for source in models}
-    else:
-        kind = type(models).__name__
-        raise TypeError(f"models must be names, folders, or a mapping label → model, got {kind}")
-    if not found:
+    if not isinstance(models, Mapping | Iterable):
+        raise TypeError(
+            f"models must be names, folders, or a mapping label → model, got {type(models).__name__}"
+        )
+    if not isinstance(models, Mapping):
+        models = list(models)
+        if others := [type(one).__name__ for one in models if not isinstance(one, str | Path)]:
+            raise TypeError(f"an opened model needs a label: pass models={{'NAME': model}}, got {others[0]}")
+        models = {Path(one).name if Path(one).is_dir() else str(one): one for one in models}
+    if not models:
         raise ValueError("models is empty: name at least one, or leave it out for the paper's")
-    return found
-
-
-def _label(source: Any) -> str:
-    if not isinstance(source, str | Path):
-        kind = type(source).__name__
-        raise TypeError(f"an opened model needs a label: pass models={{'NAME': model}}, got {kind}")
-    path = Path(source).expanduser()
-    name = path.name if isinstance(source, Path) or path.is_dir() else source
-    return next((label for label, hub_name in HUB.items() if hub_name == name), name)
+    label_of = {name: label for label, name in HUB.items()}
+    return {label_of.get(str(label), str(label)): source for label, source in models.items()}
 
 
 def hub_is_reachable() -> bool:
@@ -113,37 +100,23 @@ def hub_is_reachable() -> bool:
     return True
 
 
-def open_named(source: Any, *, reachable: Callable[[], bool] = hub_is_reachable) -> Any:
-    """A hooked model by one of the paper's names, or by anything that `open_model` takes.
+def downloaded(name: str) -> str:
+    """The folder in which an earlier download has left a model.
 
     Raises:
-        OSError: where files are missing; at once where the hub cannot be reached.
+        OSError: where there is none; it says how to get it.
     """
-    if not isinstance(source, str):
-        return open_model(source)
-    name = HUB.get(source, source)
-    local = name.startswith((".", "~", "/")) or name.count("/") > 1
-    if local or Path(name).is_dir() or Path(name).is_absolute() or reachable():
-        return open_model(name)
-    folder = _downloaded(name)
-    if folder is None:
-        label = source if source in HUB else "NAME"
-        raise OSError(
-            f"{name} is not on this machine and the Hugging Face hub cannot be reached: fetch it elsewhere with `hf "
-            f'download {name} --local-dir FOLDER`, copy the folder here, and pass models={{"{label}": FOLDER}}'
-            f" (in a shell: --models {label}=FOLDER)"
-        )
-    return open_model(folder)
-
-
-def _downloaded(name: str) -> str | None:
-    """The folder in which an earlier download has left a model."""
     from huggingface_hub import snapshot_download
 
     try:
         return str(snapshot_download(name, local_files_only=True))
-    except (OSError, ValueError):  # not there, or no name that the hub could have
-        return None
+    except (OSError, ValueError) as error:  # not there, or no name that the hub could have
+        label = next((label for label, hub_name in HUB.items() if hub_name == name), "NAME")
+        raise OSError(
+            f"{name} is not on this machine and the Hugging Face hub cannot be reached: fetch it elsewhere with `hf "
+            f'download {name} --local-dir FOLDER`, copy the folder here, and pass models={{"{label}": FOLDER}}'
+            f" (in a shell: --models {label}=FOLDER)"
+        ) from error
 
 
 def opened(models: Any, default: Sequence[str], missing: dict[str, str]) -> Iterator[tuple[str, Any]]:
@@ -152,14 +125,24 @@ def opened(models: Any, default: Sequence[str], missing: dict[str, str]) -> Iter
     Raises:
         OSError: where the user named a model that is not there.
     """
-    reachable = cache(hub_is_reachable)
-    for label, source in labelled(models, default).items():
+    sources = labelled(models, default)
+    remote = {
+        label: HUB.get(source, source)
+        for label, source in sources.items()
+        if isinstance(source, str) and not Path(source).expanduser().is_dir()
+    }
+    reachable = bool(remote) and hub_is_reachable()
+    for label, source in sources.items():
         try:
-            yield label, open_named(source, reachable=reachable)
+            if label in remote:
+                source = remote[label] if reachable else downloaded(remote[label])
+            model = open_model(source)
         except OSError as error:
             if models is not None:
                 raise
             missing[label] = str(error)
+        else:
+            yield label, model
 
 
 def tokenizer_of(label: str, model: Any) -> Any:
@@ -199,6 +182,22 @@ class Prepared:
     settings: TextSettings
 
 
+def texts_of(run: Run, corpus: Corpus | None, n_articles: int, missing: dict[str, str]) -> Corpus | None:
+    """The texts that were given; else a sample of Wikipedia, or if the run is quick the articles of gensim."""
+    if corpus is not None:
+        return corpus
+    if run.quick:
+        return Corpus.bundled()
+    if hub_is_reachable():
+        return Corpus.wikipedia(n_articles, seed=run.seed)
+    missing["texts"] = (
+        "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
+        "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or Corpus.from_files for "
+        "your own"
+    )
+    return None
+
+
 def prepared(
     run: Run,
     models: Any,
@@ -208,42 +207,26 @@ def prepared(
     *,
     default: Sequence[str] = tuple(HUB),
 ) -> Iterator[Prepared]:
-    """Every model that is there, ready to be measured; the quick variant fits topics with every seed.
-
-    Without a corpus texts are a sample of Wikipedia, or if the run is quick the articles of gensim.
-    """
+    """Every model that is there, ready to be measured; the quick variant fits topics with every seed."""
     settings = settings or (QUICK if run.quick else TextSettings())
-    if corpus is None and not run.quick and not hub_is_reachable():
-        missing["texts"] = NO_WIKIPEDIA
-        return
+    corpus = texts_of(run, corpus, settings.n_articles, missing)
     if corpus is None:
-        corpus = Corpus.bundled() if run.quick else Corpus.wikipedia(settings.n_articles, seed=run.seed)
+        return
     for label, model in opened(models, default, missing):
         tokenizer = tokenizer_of(label, model)
         length = min(settings.length, facts_of(model).context_length or settings.length)
         articles = list(corpus.documents(tokenizer, progress=run.progress))
         cut = list(corpus.documents(tokenizer, max_length=length, progress=run.progress))
-        wanted = settings.n_documents
-        step = 1 if wanted is None else max(1, len(cut) // wanted)
+        wanted = settings.n_documents or len(cut)
         fits = {
-            seed: _fit(run, settings, articles, tokenizer, seed)
+            seed: fit_topics(
+                articles, tokenizer, n_topics=settings.n_topics, passes=settings.passes, seed=seed,
+                progress=run.progress,
+            )
             for seed in (run.seeds if run.quick else run.seeds[:1])
-        }
-        documents = list(islice(islice(cut, 0, None, step), wanted))
+        }  # fmt: skip
+        documents = cut[:: max(1, len(cut) // wanted)][:wanted]
         yield Prepared(label, model, tokenizer, articles, documents, fits, settings)
-
-
-def _fit(
-    run: Run, settings: TextSettings, articles: Sequence[Document], tokenizer: Any, seed: int
-) -> TopicFit:
-    return fit_topics(
-        articles,
-        tokenizer,
-        n_topics=settings.n_topics,
-        passes=settings.passes,
-        seed=seed,
-        progress=run.progress,
-    )
 
 
 def texts_row(one: Prepared) -> dict[str, Any]:
@@ -266,37 +249,41 @@ def texts_row(one: Prepared) -> dict[str, Any]:
 # --- shuffled labels ------------------------------------------------------------------------------
 
 
-def embeddings_of_shuffles(
-    model: Any, topics: Topics, *, seed: int, n: int = EMBEDDING_SHUFFLES
-) -> Iterator[PairSums]:
-    """Sums of cosines and of dot products over pairs of words, under one shuffle of the labels after the other."""
-    table = word_embeddings(model)
-    for number in range(n):
-        words = labelled_words(table, topics.shuffled(n * seed + number))
+def embeddings_of_shuffles(model: Any, topics: Topics, *, seed: int) -> list[Contrast]:
+    """Contrasts of cosines and of dot products between words, one of every shuffle of the labels."""
+    table, found = word_embeddings(model), []
+    for number in range(EMBEDDING_SHUFFLES):
+        words = labelled_words(table, topics.shuffled(EMBEDDING_SHUFFLES * seed + number))
         sums = [word_sums(words, rows, rows).sum(0) for rows in words.scored.values()]
-        yield PairSums(np.stack(sums), words.counts.sum(0))
+        found.append(PairSums(np.stack(sums), words.counts.sum(0)).contrast())
+    return found
 
 
 def under_shuffles(
-    contrast: Contrast, same: Float64[np.ndarray, " shuffle"], n_same: Float64[np.ndarray, " shuffle"]
+    same: Float64[np.ndarray, " shuffle"], different: Float64[np.ndarray, " shuffle"]
 ) -> dict[str, float]:
     """What a ratio is under shuffled labels: the ``mean`` of both kinds of pairs, and the 97.5 % ``limit`` of ratios.
 
-    Args:
-        contrast: what was measured, of a single cell.
-        same: sums over the pairs that share a topic after a shuffle; what it does not put into one topic is of
-            different ones.
-        n_same: the numbers of these pairs.
+    Of the means over pairs of the same topic and of different ones; NaN where no shuffle has pairs of both kinds.
     """
-    parts = [
-        (contrast.same_topic, contrast.n_same_topic),
-        (contrast.different_topic, contrast.n_different_topic),
-    ]
-    whole, n_whole = sum(float(mean * n) for mean, n in parts if n > 0), sum(float(n) for _, n in parts)
-    above, below = divide(same, n_same), divide(whole - same, n_whole - n_same)
-    known = np.isfinite(above) & np.isfinite(below)
+    known = np.isfinite(same) & np.isfinite(different)
     if not known.any():
         return {"mean": nan, "limit": nan}
-    ratios = divide(above[known], below[known])
-    middle = divide(above[known].mean(), below[known].mean())
-    return {"mean": float(middle), "limit": float(np.quantile(ratios, 0.975))}
+    same, different = same[known], different[known]
+    middle = divide(same.mean(), different.mean())
+    return {"mean": float(middle), "limit": float(np.quantile(divide(same, different), 0.975))}
+
+
+def attention_of_shuffles(
+    contrast: Contrast, same: Float64[np.ndarray, " shuffle"], n_same: Float64[np.ndarray, " shuffle"]
+) -> dict[str, float]:
+    """The same of attention, from sums over the pairs that share a topic after a shuffle, and their numbers.
+
+    Pairs that a shuffle does not put into one topic are of different ones.
+    """
+    means, numbers = (
+        np.array([getattr(contrast, f"{prefix}{kind}") for kind in ("same_topic", "different_topic")])
+        for prefix in ("", "n_")
+    )
+    rest, n_rest = float(np.nansum(means * numbers)) - same, float(numbers.sum()) - n_same
+    return under_shuffles(divide(same, n_same), divide(rest, n_rest))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from math import isfinite, nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,13 +35,11 @@ class Run:
     Attributes:
         quick: Seconds in place of minutes or hours; a claim has the verdict of the whole variant or is not checked.
         seed: The first of its seeds.
-        folder: Where finished trainings of toys are kept, so that a second call does not repeat them; None for nowhere.
         progress: Show progress bars.
     """
 
     quick: bool = False
     seed: int = FIRST_SEED
-    folder: Path | None = None
     progress: bool | None = None
 
     @property
@@ -136,20 +133,6 @@ class RecipeResult(Report, kind="recipe"):
 
         return pd.DataFrame(list(self.numbers))
 
-    def table(self, name: str) -> "pd.DataFrame":
-        """One of the further tables."""
-        import pandas as pd
-
-        if name not in self.tables:
-            raise KeyError(f"no table {name!r}; there are {', '.join(self.tables) or 'none'}")
-        return pd.DataFrame(list(self.tables[name]))
-
-    def array(self, name: str) -> np.ndarray:
-        """One of the curves or matrices; KeyError names those that there are."""
-        if name not in self.arrays:
-            raise KeyError(f"no array {name!r}; there are {', '.join(self.arrays) or 'none'}")
-        return self.arrays[name]
-
     def counts(self) -> dict[str, int]:
         """How many claims have which verdict."""
         verdicts = [claim["verdict"] for claim in self.claims]
@@ -203,7 +186,6 @@ def run_recipe(
     *,
     quick: bool = False,
     seed: int = FIRST_SEED,
-    folder: str | Path | None = None,
     progress: bool | None = None,
     **options: Any,
 ) -> RecipeResult:
@@ -213,13 +195,12 @@ def run_recipe(
         recipe: of `topic_probe.paper.recipe_named`.
         quick: seconds in place of minutes or hours.
         seed: the first of the seeds (three in the quick variant, else five).
-        folder: keeps finished trainings of toys, so that a second call does not repeat them.
         progress: show progress bars; by default in a terminal or a notebook.
         **options: of the recipe's own: models, corpus, words, tokenizer.
     """
     refuse_unknown(f"the recipe {recipe.name}", options, own_options(recipe))
     start = time.perf_counter()
-    run = Run(quick, seed, None if folder is None else Path(folder).expanduser(), progress)
+    run = Run(quick, seed, progress)
     return judged(recipe, run, recipe.measure(run, **options), seconds=time.perf_counter() - start)
 
 
