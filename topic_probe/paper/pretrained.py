@@ -4,7 +4,7 @@ A model, its tokenizer's documents and an LDA of their token ids belong together
 and mean nothing to another tokenizer. A model without files is missing, with the reason, and does not stop the others.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -72,51 +72,12 @@ def labelled(models: Any, default: Sequence[str]) -> dict[str, Any]:
     models = default if models is None else models
     if isinstance(models, str | Path):
         models = [models]
-    if not isinstance(models, Mapping | Iterable):
-        raise TypeError(
-            f"models must be names, folders, or a mapping label → model, got {type(models).__name__}"
-        )
     if not isinstance(models, Mapping):
-        models = list(models)
         if others := [type(one).__name__ for one in models if not isinstance(one, str | Path)]:
             raise TypeError(f"an opened model needs a label: pass models={{'NAME': model}}, got {others[0]}")
         models = {Path(one).name if Path(one).is_dir() else str(one): one for one in models}
-    if not models:
-        raise ValueError("models is empty: name at least one, or leave it out for the paper's")
     label_of = {name: label for label, name in HUB.items()}
-    return {label_of.get(str(label), str(label)): source for label, source in models.items()}
-
-
-def hub_is_reachable() -> bool:
-    """Whether the Hugging Face hub answers, asked once and without retries."""
-    from huggingface_hub import constants, get_session
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception:  # whatever the HTTP client of this version raises
-        return False
-    return True
-
-
-def downloaded(name: str) -> str:
-    """The folder in which an earlier download has left a model.
-
-    Raises:
-        OSError: where there is none; it says how to get it.
-    """
-    from huggingface_hub import snapshot_download
-
-    try:
-        return str(snapshot_download(name, local_files_only=True))
-    except (OSError, ValueError) as error:  # not there, or no name that the hub could have
-        label = next((label for label, hub_name in HUB.items() if hub_name == name), "NAME")
-        raise OSError(
-            f"{name} is not on this machine and the Hugging Face hub cannot be reached: fetch it elsewhere with `hf "
-            f'download {name} --local-dir FOLDER`, copy the folder here, and pass models={{"{label}": FOLDER}}'
-            f" (in a shell: --models {label}=FOLDER)"
-        ) from error
+    return {label_of.get(label, label): source for label, source in models.items()}
 
 
 def opened(models: Any, default: Sequence[str], missing: dict[str, str]) -> Iterator[tuple[str, Any]]:
@@ -125,35 +86,17 @@ def opened(models: Any, default: Sequence[str], missing: dict[str, str]) -> Iter
     Raises:
         OSError: where the user named a model that is not there.
     """
-    sources = labelled(models, default)
-    remote = {
-        label: HUB.get(source, source)
-        for label, source in sources.items()
-        if isinstance(source, str) and not Path(source).expanduser().is_dir()
-    }
-    reachable = bool(remote) and hub_is_reachable()
-    for label, source in sources.items():
+    for label, source in labelled(models, default).items():
         try:
-            if label in remote:
-                source = remote[label] if reachable else downloaded(remote[label])
-            model = open_model(source)
+            model = open_model(HUB.get(source, source) if isinstance(source, str) else source)
         except OSError as error:
             if models is not None:
                 raise
-            missing[label] = str(error)
+            missing[label] = (
+                f"{error} Then pass models={{{label!r}: FOLDER}} (in a shell: --models {label}=FOLDER)."
+            )
         else:
             yield label, model
-
-
-def tokenizer_of(label: str, model: Any) -> Any:
-    """The tokenizer of a model; ValueError where it has none."""
-    tokenizer = getattr(model, "tokenizer", None)
-    if tokenizer is None:
-        raise ValueError(
-            f"{label!r} has no tokenizer, and without it no word has a token id: open it with "
-            "topic_probe.open_model(model, tokenizer=...) and pass that"
-        )
-    return tokenizer
 
 
 # --- texts ----------------------------------------------------------------------------------------
@@ -161,17 +104,7 @@ def tokenizer_of(label: str, model: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A model with everything that is measured on it.
-
-    Attributes:
-        label: What it is called in tables.
-        model: Hooked.
-        tokenizer: Its own.
-        articles: Whole texts as documents of its tokenizer.
-        documents: The cut documents that are measured.
-        fits: LDA of the articles, by seed.
-        settings: How they were made.
-    """
+    """A model with its own tokenizer, whole texts, the cut ones that are measured, and LDA of the whole by seed."""
 
     label: str
     model: Any
@@ -188,14 +121,11 @@ def texts_of(run: Run, corpus: Corpus | None, n_articles: int, missing: dict[str
         return corpus
     if run.quick:
         return Corpus.bundled()
-    if hub_is_reachable():
+    try:
         return Corpus.wikipedia(n_articles, seed=run.seed)
-    missing["texts"] = (
-        "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
-        "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or Corpus.from_files for "
-        "your own"
-    )
-    return None
+    except OSError as error:
+        missing["texts"] = str(error)
+        return None
 
 
 def prepared(
@@ -213,7 +143,7 @@ def prepared(
     if corpus is None:
         return
     for label, model in opened(models, default, missing):
-        tokenizer = tokenizer_of(label, model)
+        tokenizer = model.tokenizer
         length = min(settings.length, facts_of(model).context_length or settings.length)
         articles = list(corpus.documents(tokenizer, progress=run.progress))
         cut = list(corpus.documents(tokenizer, max_length=length, progress=run.progress))
@@ -287,3 +217,11 @@ def attention_of_shuffles(
     )
     rest, n_rest = float(np.nansum(means * numbers)) - same, float(numbers.sum()) - n_same
     return under_shuffles(divide(same, n_same), divide(rest, n_rest))
+
+
+def embeddings_under_shuffles(model: Any, topics: Topics, *, seed: int) -> list[dict[str, float]]:
+    """The same of cosines and of dot products between words."""
+    shuffles = embeddings_of_shuffles(model, topics, seed=seed)
+    same = np.stack([shuffle.same_topic for shuffle in shuffles], axis=1)
+    different = np.stack([shuffle.different_topic for shuffle in shuffles], axis=1)
+    return [under_shuffles(*means) for means in zip(same, different, strict=True)]

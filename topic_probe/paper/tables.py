@@ -16,7 +16,7 @@ topics that co-occur as much and are as frequent (`measure_matched`).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from math import comb, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from topic_probe.estimate import divide
 from topic_probe.lens.host import facts_of
 from topic_probe.lens.opening import random_init
 from topic_probe.lens.weights import word_embeddings
-from topic_probe.measure.attention import AttentionReport, measure_attention, permuted_sums
+from topic_probe.measure.attention import measure_attention, permuted_sums
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.measure.heads import layers_of
 from topic_probe.measure.matched import measure_matched
@@ -37,11 +37,10 @@ from topic_probe.paper.pretrained import (
     TextSettings,
     attention_of_shuffles,
     embeddings_of_shuffles,
+    embeddings_under_shuffles,
     opened,
     prepared,
     texts_row,
-    tokenizer_of,
-    under_shuffles,
 )
 from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run
 from topic_probe.text.cooccurrence import count_cooccurrence
@@ -106,16 +105,20 @@ def _table(*, one_topic_per_word: bool) -> Callable[..., Measured]:
             tables["texts"].append(texts_row(one))
             twins = {"": one.model, UNTRAINED: random_init(one.model, seed=run.seed)}
             for (seed, fit), (control, model) in product(one.fits.items(), twins.items()):
-                topics = [
-                    fit.topics(fraction=threshold, one_topic_per_word=one_topic_per_word)
+                topics = {
+                    threshold: fit.topics(fraction=threshold, one_topic_per_word=one_topic_per_word)
                     for threshold in one.settings.thresholds
-                ]
-                rows = list(_rows(one, model, control, topics, seed, run))
+                }
+                found = list(_at_thresholds(one, model, topics, control, seed, run))
                 # The quick variant has few pairs, and judges the threshold with most of them.
-                for row in [max(rows, key=lambda row: row["pairs"])] if run.quick else rows:
-                    numbers += _judged(row, control, seed)
+                for each in [max(found, key=lambda each: each.n_pairs)] if run.quick else found:
+                    about = {"training": f"{one.label}, {each.threshold:g}", "seed": seed}
+                    numbers.append({**about, "control": control, **each.numbers})
+                    if not control:
+                        numbers.append({**about, "control": SHUFFLED, **each.shuffled})
                 if seed == run.seed:
-                    tables["table"] += map(_beside_the_papers, rows)
+                    name = f"{one.label}, {control}" if control else one.label
+                    tables["table"] += [_beside_the_papers(name, each) for each in found]
         if one_topic_per_word:
             tables["table"] += _printed_alone({row["model"] for row in tables["table"]})
         return Measured(
@@ -125,62 +128,40 @@ def _table(*, one_topic_per_word: bool) -> Callable[..., Measured]:
     return measure
 
 
-def _rows(
-    one: Prepared, model: Any, control: str, topics: Sequence[Topics], seed: int, run: Run
-) -> Iterator[dict[str, Any]]:
-    """What a model gives at every threshold, attention of all of them in one pass: contrasts and shuffles by score."""
+class _Found(NamedTuple):
+    """What one model gives at one threshold: ratios with intervals and limits, and ratios under shuffled labels."""
+
+    threshold: float
+    n_pairs: float
+    numbers: dict[str, float]
+    shuffled: dict[str, float]
+
+
+def _at_thresholds(
+    one: Prepared, model: Any, topics: Mapping[float, Topics], control: str, seed: int, run: Run
+) -> Iterator[_Found]:
+    """Attention at every threshold, in one pass of the model, and of a trained one word embeddings.
+
+    Both means of an untrained table are near 0, and their quotient is noise.
+    """
     reports = measure_attention(
-        model, topics, one.documents, max_length=one.settings.length, n_permutations=ATTENTION_SHUFFLES,
-        seed=seed, progress=run.progress,
+        model, list(topics.values()), one.documents, max_length=one.settings.length,
+        n_permutations=ATTENTION_SHUFFLES, seed=seed, progress=run.progress,
     )  # fmt: skip
-    for threshold, each, report in zip(one.settings.thresholds, topics, reports, strict=True):
+    for (threshold, each), report in zip(topics.items(), reports, strict=True):
         if report.provenance["options"]["stopped"]:
             raise KeyboardInterrupt(f"{one.label}: {report.provenance['options']['stopped']}")
-        # Both means of an untrained table are near 0, and their quotient is noise.
-        scores = _attention_score(report) | ({} if control else _embedding_scores(model, each, seed))
-        name = f"{one.label}, {control}" if control else one.label
-        about = {"training": f"{one.label}, {threshold:g}", "model": name, "threshold": threshold}
-        yield {**about, "pairs": float(report.overall.n_same_topic), "scores": scores}
-
-
-def _attention_score(report: AttentionReport) -> dict[str, tuple[Contrast, dict[str, float]]]:
-    """Attention of all heads together and what it is under shuffled labels."""
-    sums, n = permuted_sums(report.sums, layers_of(report.heads.index or {}), np.zeros(1, dtype=np.int64))
-    return {"attention": (report.overall, attention_of_shuffles(report.overall, sums[0], n[0]))}
-
-
-def _embedding_scores(model: Any, topics: Topics, seed: int) -> dict[str, tuple[Contrast, dict[str, float]]]:
-    """Cosines and dot products of word embeddings and what they are under shuffled labels."""
-    report = measure_embeddings(model, topics, seed=seed)
-    shuffles = embeddings_of_shuffles(model, topics, seed=seed)
-    same, different = (
-        np.stack([getattr(found, kind) for found in shuffles], axis=1)
-        for kind in ("same_topic", "different_topic")
-    )
-    return {
-        "cosine": (report.cosine, under_shuffles(same[0], different[0])),
-        "dot": (report.dot, under_shuffles(same[1], different[1])),
-    }
-
-
-def _judged(row: Mapping[str, Any], control: str, seed: int) -> Iterator[dict[str, Any]]:
-    """The numbers of claims: ratios with what 97.5 % of shuffles stay under, and the ratio of shuffles as a control."""
-    about, scores = {"training": row["training"], "seed": seed}, row["scores"]
-    yield {**about, "control": control, **_with_limits(scores)}
-    if not control:
-        yield {
-            **about,
-            "control": SHUFFLED,
-            **{name: shuffles["mean"] for name, (_, shuffles) in scores.items()},
-        }
-
-
-def _with_limits(scores: Mapping[str, tuple[Contrast, Mapping[str, float]]]) -> dict[str, float]:
-    """The ratio of every score with its interval, and what 97.5 % of shuffles stay under."""
-    row: dict[str, float] = {}
-    for name, (contrast, shuffles) in scores.items():
-        row |= _with_ends(name, contrast) | {f"{name} shuffled": shuffles["limit"]}
-    return row
+        sums, n = permuted_sums(report.sums, layers_of(report.heads.index or {}), np.zeros(1, dtype=np.int64))
+        scores = {"attention": (report.overall, attention_of_shuffles(report.overall, sums[0], n[0]))}
+        if not control:
+            table = measure_embeddings(model, each, seed=seed)
+            cosine, dot = embeddings_under_shuffles(model, each, seed=seed)
+            scores |= {"cosine": (table.cosine, cosine), "dot": (table.dot, dot)}
+        numbers: dict[str, float] = {}
+        for name, (contrast, shuffled) in scores.items():
+            numbers |= _with_ends(name, contrast) | {f"{name} shuffled": shuffled["limit"]}
+        means = {name: shuffled["mean"] for name, (_, shuffled) in scores.items()}
+        yield _Found(threshold, float(report.overall.n_same_topic), numbers, means)
 
 
 def _with_ends(name: str, contrast: Contrast) -> dict[str, float]:
@@ -189,14 +170,14 @@ def _with_ends(name: str, contrast: Contrast) -> dict[str, float]:
     return {name: float(getattr(contrast, contrast.statistic)), f"{name} low": low, f"{name} high": high}
 
 
-def _beside_the_papers(row: Mapping[str, Any]) -> dict[str, Any]:
+def _beside_the_papers(name: str, found: _Found) -> dict[str, Any]:
     """A row as the paper prints it, its numbers beside ours."""
-    papers = PRINTED.get(row["model"], {}).get(row["threshold"], (None, None, None))
-    shown = {"model": row["model"], "threshold": row["threshold"]}
+    papers = PRINTED.get(name, {}).get(found.threshold, (None, None, None))
+    row: dict[str, Any] = {"model": name, "threshold": found.threshold}
     for score, paper in zip(SCORES, papers, strict=True):
-        own = {score: row["scores"][score]} if score in row["scores"] else {}
-        shown |= {f"{score} paper": paper, **_with_limits(own)}
-    return shown
+        row[f"{score} paper"] = paper
+        row |= {key: value for key, value in found.numbers.items() if key.startswith(score)}
+    return row
 
 
 def _printed_alone(measured: set[str]) -> list[dict[str, Any]]:
@@ -332,15 +313,15 @@ def _within_and_between(
 def _cosines(model: Any, ids: Tensor) -> Tensor:
     """Cosines between the embeddings of token ids."""
     table = word_embeddings(model)[ids].double()
-    table = table / table.norm(dim=1, keepdim=True)
-    return table @ table.T
+    cosines: Tensor = (table @ table.T) / (table.norm(dim=1) * table.norm(dim=1, keepdim=True))
+    return cosines
 
 
 def _listed_words(
     label: str, model: Any, lists: Mapping[str, Sequence[str]]
 ) -> tuple[Topics | None, list[tuple[str, str, int]]]:
     """The lists as topics, and their words that are one token; None where fewer than two lists are left."""
-    tokenizer = tokenizer_of(label, model)
+    tokenizer = model.tokenizer
     pieces = look_up([word for words in lists.values() for word in words], tokenizer, case_variants=False)
     listed: list[tuple[str, str, int]] = [
         # Of two pieces the last is the one behind a space, as the word stands in running text.

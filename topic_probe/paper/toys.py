@@ -15,11 +15,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from topic_probe.paper.claims import Bound, Claim, over_seeds
-from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run, array_name
+from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Rows, Run, array_name
 from topic_probe.paper.trainings import (
     NAMES,
     Case,
-    Rows,
     attention,
     blocks,
     embedding_products,
@@ -54,8 +53,7 @@ def shares_of_gain(limited: str, free: str) -> "Callable[[pd.DataFrame], Rows]":
         both["share of the gain"] = both["gain over guessing"] / both["gain over guessing freer"]
         both["times the loss"] = both["loss on fresh documents"] / both["loss on fresh documents freer"]
         columns = ["training", "regime", *pair, "control", "share of the gain", "times the loss"]
-        found: Rows = both[columns].to_dict("records")
-        return found
+        return both[columns].to_dict("records")
 
     return derive
 

@@ -13,15 +13,14 @@ from torch import Tensor, nn
 from topic_probe.contrast import PairSums
 from topic_probe.estimate import divide
 from topic_probe.paper.claims import Claim, wanted_controls
-from topic_probe.paper.recipe import Measured, Run, array_name
+from topic_probe.paper.recipe import Measured, Rows, Run, array_name
 from topic_probe.topics import Topics
 from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.model import ToyConfig, build_toy, toy_tensors
 from topic_probe.toy.theory import optimal_value
-from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.word_attention import word_attention
-from topic_probe.toy.world import Loss, World
-from topic_probe.train.history import History, OptimizerName, TrainConfig
+from topic_probe.toy.world import World
+from topic_probe.train.history import History, TrainConfig
 from topic_probe.train.toy import Measure, train_toys
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 NAMES = {"cross_entropy": "cross-entropy", "squared": "squared", "sgd": "SGD", "adam": "Adam"}
 EVALUATION_SEED = 1000
 """Of the fresh documents that trained toys are measured on; no training uses it."""
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -72,9 +69,9 @@ class Training:
 
 
 def training(
-    regime: RegimeName,
-    loss: Loss,
-    optimizer: OptimizerName,
+    regime: Any,
+    loss: Any,
+    optimizer: Any,
     *,
     name: str = "",
     toy: Mapping[str, Any] | None = None,
@@ -153,15 +150,9 @@ CONTROLS: Mapping[str, Callable[[Training], Training]] = {
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A trained toy: a row with a seed, as it is or with something broken.
+    """A trained toy: a row as it is, with a seed, and what was broken in its training (``control``, empty for nothing).
 
-    Attributes:
-        row: The row that it belongs to, as it is where nothing is broken.
-        control: What was broken in its training; empty for nothing.
-        seed: Of documents and initialisation.
-        first: Whether it is the one that pictures show: nothing is broken, and it has the first seed.
-        history: What happened.
-        model: The toy.
+    The ``first`` one is shown in pictures: nothing is broken, and it has the first seed.
     """
 
     row: Training

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from topic_probe.paper.claims import Bound, Claim
-from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run, array_name
-from topic_probe.paper.trainings import Case, Rows, toys, training
+from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Rows, Run, array_name
+from topic_probe.paper.trainings import Case, toys, training
 from topic_probe.text.corpus import Corpus
 from topic_probe.toy.word_attention import word_attention
 from topic_probe.train.history import History, TrainConfig
@@ -122,7 +122,13 @@ FIGURE4_CLAIMS = (
 
 
 def _norms_of(history: History) -> dict[str, Float64[np.ndarray, " row"]]:
-    return {name: history.norms[name].numpy() for name in ("W_V", "W_K", "W_Q")}
+    """The norms of W_V, W_K and W_Q, in a BERT of every layer."""
+    return {name: norm.numpy() for name, norm in history.norms.items() if name[:3] in ("W_V", "W_K", "W_Q")}
+
+
+def _curves_of(history: History) -> dict[str, np.ndarray]:
+    norms = {name: norm.astype(np.float32) for name, norm in _norms_of(history).items()}
+    return {"steps": history.steps.numpy(), **norms}
 
 
 def _stages(case: Case) -> dict[str, float]:
@@ -214,10 +220,8 @@ def _curves(case: Case) -> dict[str, np.ndarray]:
     """Norms and attention at every recorded step."""
     if not case.row.train.steps:
         return {}
-    history = case.history
-    found = {name: norm.astype(np.float32) for name, norm in _norms_of(history).items()}
-    found["attention steps"], found["attention"] = _attention_curve(history)
-    return {**found, "steps": history.steps.numpy()}
+    steps, ratio = _attention_curve(case.history)
+    return {**_curves_of(case.history), "attention steps": steps, "attention": ratio}
 
 
 def stage_figures(result: RecipeResult) -> "dict[str, Figure]":
@@ -355,7 +359,7 @@ def measure_figure5(run: Run, *, corpus: Corpus | None = None, tokenizer: Any = 
     corpus = texts_of(run, corpus, 5_000, missing)
     if corpus is None:
         return Measured(missing=missing)
-    how = dict(QUICK_TEXT if run.quick else WHOLE_TEXT)
+    how: dict[str, Any] = dict(QUICK_TEXT if run.quick else WHOLE_TEXT)
     d_model, length, n_words = how.pop("d_model"), how.pop("length"), how.pop("n_words")
     if tokenizer is None:
         tokenizer = word_tokenizer(corpus, n_words=n_words)
@@ -371,7 +375,7 @@ def measure_figure5(run: Run, *, corpus: Corpus | None = None, tokenizer: Any = 
             model, train = build_bert(config, seed=seed), TrainConfig(optimizer="adam", seed=seed, **how)
             history = train_text(model, text, train, tokenizer=stream.tokenizer, progress=run.progress)
             numbers.append({"training": "BERT", "control": control, "seed": seed, **_worst_layer(history)})
-            for what, curve in _layer_curves(history).items():
+            for what, curve in _curves_of(history).items():
                 arrays[array_name("BERT", control, seed, what)] = curve
     return Measured(numbers, arrays)
 
@@ -383,17 +387,10 @@ def _worst_layer(history: History) -> dict[str, float]:
     delays = first / stages["value_start"].fillna(history.last_step)
     rows = history.steps.numpy() <= STEPS_SHOWN
     steps = history.steps.numpy()[rows]
-    curves = [norm.numpy()[rows] for name, norm in history.norms.items() if name.startswith(("W_K.", "W_Q."))]
+    curves = [norm[rows] for name, norm in _norms_of(history).items() if not name.startswith("W_V")]
     early = steps <= STAGE_1 * steps[-1]
     largest = max(float(curve[early].max() / curve[-1]) for curve in curves)
     return {"start ÷ start of W_V": float(delays.min()), "norm in stage 1 ÷ at the end": largest}
-
-
-def _layer_curves(history: History) -> dict[str, np.ndarray]:
-    """The norms of every layer."""
-    names = [f"W_{letter}.{layer}" for layer in range(history.toy.n_layers) for letter in "VKQ"]
-    curves = {name: history.norms[name].numpy().astype(np.float32) for name in names}
-    return {"steps": history.steps.numpy(), **curves}
 
 
 def bert_figure(result: RecipeResult) -> "dict[str, Figure]":
