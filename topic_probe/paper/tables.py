@@ -237,21 +237,15 @@ def ratio_figure(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE_TABLE1 = Recipe(
-    "table1",
-    "same-topic words in pretrained models",
-    "Table 1, Section 6.2",
-    measure=_table(one_topic_per_word=True),
-    claims=TABLE1_CLAIMS,
+    "table1", "same-topic words in pretrained models", "Table 1, Section 6.2",
+    measure=_table(one_topic_per_word=True), claims=TABLE1_CLAIMS,
     figures=ratio_figure,
-)
+)  # fmt: skip
 RECIPE_TABLE5 = Recipe(
-    "table5",
-    "same-topic words in pretrained models, several topics per word",
-    "Table 5, Appendix E.3",
-    measure=_table(one_topic_per_word=False),
-    claims=TABLE5_CLAIMS,
+    "table5", "same-topic words in pretrained models, several topics per word", "Table 5, Appendix E.3",
+    measure=_table(one_topic_per_word=False), claims=TABLE5_CLAIMS,
     figures=ratio_figure,
-)
+)  # fmt: skip
 
 # --- Figure 3 -------------------------------------------------------------------------------------
 
@@ -356,13 +350,10 @@ def cosine_figure(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE_FIGURE3 = Recipe(
-    "figure3",
-    "cosines of words that belong together",
-    "Figure 3",
-    measure=measure_figure3,
-    claims=FIGURE3_CLAIMS,
+    "figure3", "cosines of words that belong together", "Figure 3",
+    measure=measure_figure3, claims=FIGURE3_CLAIMS,
     figures=cosine_figure,
-)
+)  # fmt: skip
 
 # --- Table 2 --------------------------------------------------------------------------------------
 
@@ -406,11 +397,7 @@ def measure_table2(
 ) -> Measured:
     """Same-topic pairs beside the most frequent pairs, and beside pairs that co-occur as much.
 
-    Args:
-        run: how the recipe is run.
-        models: as in Table 1; None: BERT, as in the paper.
-        corpus: texts; None: a sample of Wikipedia, or in the quick variant the articles that come with gensim.
-        settings: as in Table 1; the quick variant takes the middle one of its thresholds.
+    Options are those of Table 1, the model is BERT by itself; the quick variant takes the middle threshold.
     """
     numbers: list[dict[str, Any]] = []
     shown: list[dict[str, Any]] = []
@@ -485,10 +472,7 @@ def _matched(one: Prepared, topics: Topics, run: Run) -> Iterator[tuple[str, dic
 
 
 RECIPE_TABLE2 = Recipe(
-    "table2",
-    "words of the same topic beside words that merely co-occur",
-    "Table 2, Section 8.2",
-    measure=measure_table2,
-    claims=TABLE2_CLAIMS,
+    "table2", "words of the same topic beside words that merely co-occur", "Table 2, Section 8.2",
+    measure=measure_table2, claims=TABLE2_CLAIMS,
     figures=lambda result: {},
-)
+)  # fmt: skip

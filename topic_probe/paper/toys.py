@@ -117,9 +117,7 @@ FIGURE1_CLAIMS = (
 )  # fmt: skip
 
 RECIPE_FIGURE1 = Recipe(
-    "figure1",
-    "topics in trained word embeddings",
-    "Figure 1, Section 6.1",
+    "figure1", "topics in trained word embeddings", "Figure 1, Section 6.1",
     measure=toys(
         FIGURE1,
         FIGURE1_CLAIMS,
@@ -129,7 +127,7 @@ RECIPE_FIGURE1 = Recipe(
     ),
     claims=FIGURE1_CLAIMS,
     figures=lambda result: matrices(result, "full", "W_EᵀW_E of trained word embeddings"),
-)
+)  # fmt: skip
 
 # --- Figure 2 -------------------------------------------------------------------------------------
 
@@ -179,15 +177,13 @@ def _value_numbers(case: Case) -> dict[str, float]:
 
 
 RECIPE_FIGURE2 = Recipe(
-    "figure2",
-    "blocks in W_V under uniform attention",
-    "Figure 2, Section 6.1",
+    "figure2", "blocks in W_V under uniform attention", "Figure 2, Section 6.1",
     measure=toys(
         FIGURE2, FIGURE2_CLAIMS, _value_numbers, arrays=first_matrix(lambda case: case.matrix("W_V"))
     ),
     claims=FIGURE2_CLAIMS,
     figures=lambda result: matrices(result, "value", "W_V under uniform attention, with L2", chosen="L2"),
-)
+)  # fmt: skip
 
 # --- Figure 10 and Table 3 -------------------------------------------------------------------------
 
@@ -287,21 +283,15 @@ def attention_bars(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE_FIGURE10 = Recipe(
-    "figure10",
-    "blocks in W_V when attention is trained too",
-    "Figure 10, Section 6.1",
-    measure=_JOINT,
-    claims=FIGURE10_CLAIMS,
+    "figure10", "blocks in W_V when attention is trained too", "Figure 10, Section 6.1",
+    measure=_JOINT, claims=FIGURE10_CLAIMS,
     figures=lambda result: matrices(result, "attention", "W_V trained with attention"),
-)
+)  # fmt: skip
 RECIPE_TABLE3 = Recipe(
-    "table3",
-    "attention between words of one topic",
-    "Table 3, Section 6.1",
-    measure=measure_table3,
-    claims=TABLE3_CLAIMS,
+    "table3", "attention between words of one topic", "Table 3, Section 6.1",
+    measure=measure_table3, claims=TABLE3_CLAIMS,
     figures=attention_bars,
-)
+)  # fmt: skip
 
 # --- theorems -------------------------------------------------------------------------------------
 
@@ -398,7 +388,7 @@ def theorem_figures(result: RecipeResult) -> "dict[str, Figure]":
     rows = [
         (
             str(name).rpartition(", ")[2],
-            *over_seeds(part["weighted mean"]),
+            *over_seeds(part["weighted mean"].to_numpy()),
             part["best weighted mean"].iloc[0],
         )
         for name, part in result.numbers_table()
@@ -417,15 +407,13 @@ def theorem_figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE_THEOREMS = Recipe(
-    "theorems",
-    "what the theorems say is optimal, and where training arrives",
-    "Theorems 1, 2 and 3",
+    "theorems", "what the theorems say is optimal, and where training arrives", "Theorems 1, 2 and 3",
     measure=toys(
         THEOREMS, THEOREM_CLAIMS, _theorem_numbers, arrays=_theorem_matrix, derived=_another_optimum
     ),
     claims=THEOREM_CLAIMS,
     figures=theorem_figures,
-)
+)  # fmt: skip
 
 # --- robustness -----------------------------------------------------------------------------------
 
@@ -494,10 +482,8 @@ def robustness_figure(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE_ROBUSTNESS = Recipe(
-    "robustness",
-    "how far blocks and attention go outside the assumptions",
-    "Section 2.3",
+    "robustness", "how far blocks and attention go outside the assumptions", "Section 2.3",
     measure=toys(ROBUSTNESS, (), _robust_numbers),
     claims=(),
     figures=robustness_figure,
-)
+)  # fmt: skip

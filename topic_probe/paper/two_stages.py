@@ -283,9 +283,7 @@ def _norm_curves(table: "pd.DataFrame", **on: Any) -> Any:
 
 
 RECIPE_FIGURE4 = Recipe(
-    "figure4",
-    "two stages of training",
-    "Figure 4, Section 5.1",
+    "figure4", "two stages of training", "Figure 4, Section 5.1",
     measure=toys(
         FIGURE4,
         FIGURE4_CLAIMS,
@@ -296,7 +294,7 @@ RECIPE_FIGURE4 = Recipe(
     ),
     claims=FIGURE4_CLAIMS,
     figures=stage_figures,
-)
+)  # fmt: skip
 
 # --- Figure 5: a BERT on real text ----------------------------------------------------------------
 
@@ -305,21 +303,11 @@ STEPS_SHOWN, STAGE_1 = 400, 0.25
 """The steps of the paper's figure, and the share of them that stage 1 takes there: roughly 100."""
 
 WHOLE_TEXT = {
-    "d_model": 128,
-    "length": 64,
-    "n_words": 10_000,
-    "learning_rate": 3e-5,
-    "batch_size": 32,
-    "steps": 500,
-}
+    "d_model": 128, "length": 64, "n_words": 10_000, "learning_rate": 3e-5, "batch_size": 32, "steps": 500,
+}  # fmt: skip
 QUICK_TEXT = {
-    "d_model": 32,
-    "length": 32,
-    "n_words": 4_000,
-    "learning_rate": 5e-4,
-    "batch_size": 16,
-    "steps": 80,
-}
+    "d_model": 32, "length": 32, "n_words": 4_000, "learning_rate": 5e-4, "batch_size": 16, "steps": 80,
+}  # fmt: skip
 NOISE = 1e-6
 """From which Adam shows the stages."""
 
@@ -408,10 +396,7 @@ def bert_figure(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE_FIGURE5 = Recipe(
-    "figure5",
-    "two stages of training in a BERT on real text",
-    "Figure 5, Section 8.1",
-    measure=measure_figure5,
-    claims=FIGURE5_CLAIMS,
+    "figure5", "two stages of training in a BERT on real text", "Figure 5, Section 8.1",
+    measure=measure_figure5, claims=FIGURE5_CLAIMS,
     figures=bert_figure,
-)
+)  # fmt: skip
