@@ -121,9 +121,7 @@ def _table(*, one_topic_per_word: bool) -> Callable[..., Measured]:
                     tables["table"] += [_beside_the_papers(name, each) for each in found]
         if one_topic_per_word:
             tables["table"] += _printed_alone({row["model"] for row in tables["table"]})
-        return Measured(
-            numbers, tables={name: rows for name, rows in tables.items() if rows}, missing=missing
-        )
+        return Measured(numbers, {}, {name: rows for name, rows in tables.items() if rows}, missing)
 
     return measure
 
@@ -238,13 +236,11 @@ def ratio_figure(result: RecipeResult) -> "dict[str, Figure]":
 
 RECIPE_TABLE1 = Recipe(
     "table1", "same-topic words in pretrained models", "Table 1, Section 6.2",
-    measure=_table(one_topic_per_word=True), claims=TABLE1_CLAIMS,
-    figures=ratio_figure,
+    measure=_table(one_topic_per_word=True), claims=TABLE1_CLAIMS, figures=ratio_figure,
 )  # fmt: skip
 RECIPE_TABLE5 = Recipe(
     "table5", "same-topic words in pretrained models, several topics per word", "Table 5, Appendix E.3",
-    measure=_table(one_topic_per_word=False), claims=TABLE5_CLAIMS,
-    figures=ratio_figure,
+    measure=_table(one_topic_per_word=False), claims=TABLE5_CLAIMS, figures=ratio_figure,
 )  # fmt: skip
 
 # --- Figure 3 -------------------------------------------------------------------------------------
@@ -351,8 +347,7 @@ def cosine_figure(result: RecipeResult) -> "dict[str, Figure]":
 
 RECIPE_FIGURE3 = Recipe(
     "figure3", "cosines of words that belong together", "Figure 3",
-    measure=measure_figure3, claims=FIGURE3_CLAIMS,
-    figures=cosine_figure,
+    measure=measure_figure3, claims=FIGURE3_CLAIMS, figures=cosine_figure,
 )  # fmt: skip
 
 # --- Table 2 --------------------------------------------------------------------------------------
@@ -473,6 +468,5 @@ def _matched(one: Prepared, topics: Topics, run: Run) -> Iterator[tuple[str, dic
 
 RECIPE_TABLE2 = Recipe(
     "table2", "words of the same topic beside words that merely co-occur", "Table 2, Section 8.2",
-    measure=measure_table2, claims=TABLE2_CLAIMS,
-    figures=lambda result: {},
+    measure=measure_table2, claims=TABLE2_CLAIMS, figures=lambda result: {},
 )  # fmt: skip

@@ -119,11 +119,9 @@ FIGURE1_CLAIMS = (
 RECIPE_FIGURE1 = Recipe(
     "figure1", "topics in trained word embeddings", "Figure 1, Section 6.1",
     measure=toys(
-        FIGURE1,
-        FIGURE1_CLAIMS,
+        FIGURE1, FIGURE1_CLAIMS,
         lambda case: blocks(embedding_products(case), case.topics) | loss_on_fresh_documents(case),
-        arrays=first_matrix(embedding_products),
-        derived=shares_of_gain("embedding", "full"),
+        arrays=first_matrix(embedding_products), derived=shares_of_gain("embedding", "full"),
     ),
     claims=FIGURE1_CLAIMS,
     figures=lambda result: matrices(result, "full", "W_EᵀW_E of trained word embeddings"),
@@ -289,8 +287,7 @@ RECIPE_FIGURE10 = Recipe(
 )  # fmt: skip
 RECIPE_TABLE3 = Recipe(
     "table3", "attention between words of one topic", "Table 3, Section 6.1",
-    measure=measure_table3, claims=TABLE3_CLAIMS,
-    figures=attention_bars,
+    measure=measure_table3, claims=TABLE3_CLAIMS, figures=attention_bars,
 )  # fmt: skip
 
 # --- theorems -------------------------------------------------------------------------------------
@@ -411,8 +408,7 @@ RECIPE_THEOREMS = Recipe(
     measure=toys(
         THEOREMS, THEOREM_CLAIMS, _theorem_numbers, arrays=_theorem_matrix, derived=_another_optimum
     ),
-    claims=THEOREM_CLAIMS,
-    figures=theorem_figures,
+    claims=THEOREM_CLAIMS, figures=theorem_figures,
 )  # fmt: skip
 
 # --- robustness -----------------------------------------------------------------------------------
@@ -483,7 +479,5 @@ def robustness_figure(result: RecipeResult) -> "dict[str, Figure]":
 
 RECIPE_ROBUSTNESS = Recipe(
     "robustness", "how far blocks and attention go outside the assumptions", "Section 2.3",
-    measure=toys(ROBUSTNESS, (), _robust_numbers),
-    claims=(),
-    figures=robustness_figure,
+    measure=toys(ROBUSTNESS, (), _robust_numbers), claims=(), figures=robustness_figure,
 )  # fmt: skip

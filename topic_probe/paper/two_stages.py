@@ -285,15 +285,10 @@ def _norm_curves(table: "pd.DataFrame", **on: Any) -> Any:
 RECIPE_FIGURE4 = Recipe(
     "figure4", "two stages of training", "Figure 4, Section 5.1",
     measure=toys(
-        FIGURE4,
-        FIGURE4_CLAIMS,
-        _stages,
-        arrays=_curves,
-        derived=_of_several,
-        watch={"attention": word_attention},
+        FIGURE4, FIGURE4_CLAIMS, _stages,
+        arrays=_curves, derived=_of_several, watch={"attention": word_attention},
     ),
-    claims=FIGURE4_CLAIMS,
-    figures=stage_figures,
+    claims=FIGURE4_CLAIMS, figures=stage_figures,
 )  # fmt: skip
 
 # --- Figure 5: a BERT on real text ----------------------------------------------------------------
@@ -397,6 +392,5 @@ def bert_figure(result: RecipeResult) -> "dict[str, Figure]":
 
 RECIPE_FIGURE5 = Recipe(
     "figure5", "two stages of training in a BERT on real text", "Figure 5, Section 8.1",
-    measure=measure_figure5, claims=FIGURE5_CLAIMS,
-    figures=bert_figure,
+    measure=measure_figure5, claims=FIGURE5_CLAIMS, figures=bert_figure,
 )  # fmt: skip
