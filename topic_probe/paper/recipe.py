@@ -234,7 +234,9 @@ def summary(results: Iterable[RecipeResult]) -> list[str]:
             if claim["line"] and claim["panels"]:
                 lines.setdefault(claim["line"], []).append(claim)
     rows = [("paper", "ours", "where it must fail", "")]
-    rows += [(line, measured(claims[0]), _fails(claims), _verdicts(claims)) for line, claims in lines.items()]
+    for line, claims in lines.items():
+        fails = next((text for claim in claims for text in failing(claim)), "")
+        rows.append((line, measured(claims[0]), fails, _verdicts(claims)))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return [
         "  ".join(f"{text:<{width}}" for text, width in zip(row, [*widths, 0], strict=True)).rstrip()
@@ -262,11 +264,6 @@ def failing(claim: Mapping[str, Any]) -> list[str]:
             found.setdefault(name, []).append(control["values"][0])
     shown = claim["shown"].split(" ")[0]
     return [f"{name} {between(min(values), max(values), shown)}" for name, values in found.items()]
-
-
-def _fails(claims: Sequence[Mapping[str, Any]]) -> str:
-    """What the first control of a line gives."""
-    return next((text for claim in claims for text in failing(claim)), "")
 
 
 def _verdicts(claims: Sequence[Mapping[str, Any]]) -> str:
