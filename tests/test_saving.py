@@ -71,7 +71,9 @@ def test_every_kind_of_report_is_here():
 
 @pytest.mark.parametrize("kind", MADE)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of measurements that are too small to say anything
-def test_whatever_is_saved_comes_back_is_not_overwritten_unasked_and_noticed_where_it_was_changed(kind, tmp_path):
+def test_whatever_is_saved_comes_back_is_not_overwritten_unasked_and_noticed_where_it_was_changed(
+    kind, tmp_path
+):
     report, folder = MADE[kind](), tmp_path / "out"
     report.save(folder)
     assert tp.load_report(folder) == report

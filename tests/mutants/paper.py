@@ -36,20 +36,24 @@ MUTANTS = [
     ),
     Mutant("a control that differs passes", CLAIMS, "return low <= 0 <= high", "return True", JUDGED),
     Mutant(
-        "a control that passes is not told", CLAIMS, 'if verdict == "holds" and passing:', "if False:", JUDGED
+        "a control that passes is not told",
+        CLAIMS,
+        'elif any(control["passes"] for control in controls.values()):',
+        "elif False:",
+        JUDGED,
     ),
     Mutant(
         "a claim without a control that was measured holds",
         CLAIMS,
-        'elif verdict == "holds" and claim.controls and not controls:',
+        "elif claim.controls and not controls:",
         "elif False:",
         JUDGED,
     ),
     Mutant(
         "shuffled labels may reach as much",
         CLAIMS,
-        'verdict = "holds" if all(one["beyond"] for one in found) else "does not hold"',
-        'verdict = "holds"',
+        'elif not all(one["beyond"] for one in found):',
+        "elif False:",
         JUDGED,
     ),
     Mutant(
@@ -67,20 +71,20 @@ MUTANTS = [
         JUDGED,
     ),
     Mutant(
-        "the best training is the verdict", CLAIMS, "verdict = min((panel", "verdict = max((panel", JUDGED
+        "the best training is the verdict", CLAIMS, '"verdict": min((panel', '"verdict": max((panel', JUDGED
     ),
     Mutant(
         "what needs more steps is judged after few",
         CLAIMS,
-        'why = claim.never or (claim.whole_only if quick else "")',
-        "why = claim.never",
+        'return self.never or (self.whole_only if quick else "")',
+        "return self.never",
         JUDGED,
     ),
     Mutant(
         "the query of a claim is not asked",
         CLAIMS,
-        "    if claim.of:\n        own = own.query(claim.of)",
-        "    if not claim.of:\n        own = own.query(claim.of)",
+        "        if claim.of:\n            own = own.query(claim.of)",
+        "        if not claim.of:\n            own = own.query(claim.of)",
         JUDGED,
     ),
     Mutant(
@@ -135,8 +139,8 @@ MUTANTS = [
     Mutant(
         "a gain is compared with the broken training",
         TOYS,
-        '(numbers["regime"] == free) & (numbers["control"] == "")',
-        '(numbers["regime"] == free)',
+        'freer = freer[freer["control"] == ""]',
+        'freer = freer[freer["control"] != "other"]',
         TRAINED,
     ),
     Mutant(
@@ -170,36 +174,36 @@ MUTANTS = [
     Mutant(
         "shuffles give what they add up to",
         PRETRAINED,
-        "divide(same, n_same), divide(whole - same, n_whole - n_same)",
-        "divide(same, n_same), divide(whole, n_whole)",
+        "divide(same, n_same), divide(rest, n_rest)",
+        "divide(same, n_same), divide(rest + same, n_rest + n_same)",
         OF_TABLES,
     ),
     Mutant(
         "the limit of shuffles is their middle",
         PRETRAINED,
-        "np.quantile(ratios, 0.975)",
-        "np.quantile(ratios, 0.5)",
+        "np.quantile(divide(same, different), 0.975)",
+        "np.quantile(divide(same, different), 0.5)",
         OF_TABLES,
     ),
     Mutant(
         "every seed has one fit",
         PRETRAINED,
-        "passes=settings.passes,\n        seed=seed,",
-        "passes=settings.passes,\n        seed=run.seed,",
+        "passes=settings.passes, seed=seed,",
+        "passes=settings.passes, seed=run.seed,",
         OF_TABLES,
     ),
     Mutant(
         "as many pairs as words are the most frequent",
         TABLES,
-        "max(1, largest * (largest - 1) // 2)",
-        "max(1, largest)",
+        "max(1, comb(int(topics.sizes.max()), 2))",
+        "max(1, int(topics.sizes.max()))",
         OF_TABLES,
     ),
     Mutant(
         "the quick variant judges the fewest pairs",
         TABLES,
-        "most = max(scores",
-        "most = min(scores",
+        "[max(found, key",
+        "[min(found, key",
         OF_TABLES,
     ),
     Mutant(

@@ -38,7 +38,7 @@ def test_a_result_comes_back_from_disk_with_its_pictures(figure2, tmp_path):
     drawn = kept.figures()[what].axes[0].images[0].get_array()
     name = "value, squared, SGD, L2 0.0001"
     third = kept.figures()[what].axes[2].images[0].get_array()
-    matrix = kept.array(f"{name} · 0 · matrix")[1:, 1:]
+    matrix = kept.arrays[f"{name} · 0 · matrix"][1:, 1:]
     assert drawn.shape == (100, 100)
     assert np.allclose(third, matrix)
 

@@ -12,7 +12,7 @@ from topic_probe.paper.claims import Bound, Claim
 from topic_probe.paper.recipe import Run
 from topic_probe.paper.toys import shares_of_gain
 from topic_probe.paper.trainings import CONTROLS, blocks, cases, toys, training, usual_tensors, without_topics
-from topic_probe.paper.two_stages import _delays, _share_of_growth, _slopes
+from topic_probe.paper.two_stages import delays, share_of_growth, slopes
 
 WORLD = tp.World(n_topics=2, words_per_topic=2, min_length=8, max_length=8)
 SMALL = {"world": WORLD}
@@ -78,7 +78,7 @@ def trained(rows, control, **more):
     ],
 )
 def test_what_a_control_freezes_stays_where_it_begins_and_the_rest_moves(control, regime, still):
-    (first, *_) = (row(regime, rate=0.1),)
+    (first, *_) = (row(regime, learning_rate=0.1),)
     case = trained([first], control)[control, 5]
     begin = tp.toy_tensors(case.row.model(5))
     moved = {name for name, value in case.history.tensors.items() if not torch.equal(value, begin[name])}
@@ -121,7 +121,7 @@ def test_measuring_gives_a_row_for_every_case_and_keeps_arrays_by_name():
     def numbers(case):
         return {"own topic first": 1.0 + case.seed, "last": np.float32(0.5)}
 
-    measure = toys([row()], [claim()], [numbers], arrays=lambda case: {"loss": case.history.loss.numpy()})
+    measure = toys([row()], [claim()], numbers, arrays=lambda case: {"loss": case.history.loss.numpy()})
     found = measure(Run(quick=True, seed=0))
     assert [one["own topic first"] for one in found.numbers] == [1.0, 2.0, 3.0]
     assert found.numbers[0]["regime"] == "value"
@@ -151,7 +151,7 @@ def test_the_slope_of_first_gradients_is_that_of_their_logarithms():
          "gradient of W_K ÷ W_V": 3 * noise**2}
         for noise in (1e-4, 1e-3, 1e-2)
     ]  # fmt: skip
-    assert [one["slope"] for one in _slopes(pd.DataFrame(rows))] == pytest.approx([2.0])
+    assert [one["slope"] for one in slopes(pd.DataFrame(rows))] == pytest.approx([2.0])
 
 
 def test_a_delay_is_the_step_with_a_small_query_divided_by_that_with_a_large_one():
@@ -160,7 +160,7 @@ def test_a_delay_is_the_step_with_a_small_query_divided_by_that_with_a_large_one
          "W_K starts at": key, "W_V starts at": 2.0}
         for control, key in (("", 340.0), ("W_Q at its usual size", 10.0))
     ]  # fmt: skip
-    found = {one["control"]: one["start ÷ start with a large W_Q"] for one in _delays(pd.DataFrame(rows))}
+    found = {one["control"]: one["start ÷ start with a large W_Q"] for one in delays(pd.DataFrame(rows))}
     assert found == {"": 34.0, "W_V in place of W_K": 1.0}
 
 
@@ -168,5 +168,5 @@ def test_the_share_of_growth_is_taken_where_keys_or_queries_have_made_a_twentiet
     ramp = np.linspace(0, 1, 101)
     norms = {"W_V": 1 + ramp, "W_K": np.maximum(0, ramp - 0.5), "W_Q": np.zeros(101) + 0.1 * (ramp > 0.9)}
     # W_K has a twentieth of its growth of 0.5 at 0.525, that is at row 53.
-    assert _share_of_growth(norms) == pytest.approx(0.53)
-    assert math.isnan(_share_of_growth({**norms, "W_V": np.ones(101)}))
+    assert share_of_growth(norms) == pytest.approx(0.53)
+    assert math.isnan(share_of_growth({**norms, "W_V": np.ones(101)}))

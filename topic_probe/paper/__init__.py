@@ -46,8 +46,8 @@ def reproduce(name: str, **options: Any) -> "RecipeResult":
     Args:
         name: of the recipe: ``figure1`` … ``table5``, ``theorems``, ``robustness``.
         **options: of all recipes ``quick=False`` (seconds in place of minutes or hours), ``seed=3000`` (the first of
-            its seeds), ``folder=None`` (keeps finished trainings of toys for a second call) and ``progress=None``;
-            and of those on real text ``models=None``, ``corpus=None``, ``tokenizer=None``, ``words=None``.
+            its seeds) and ``progress=None``; of those on real text ``models=None``, ``corpus=None``,
+            ``tokenizer=None``, ``words=None``.
     """
     from topic_probe.paper.recipe import run_recipe
 

@@ -58,18 +58,19 @@ class Bound:
         return f"{text} and above shuffled labels" if self.beyond else text
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Claim:
     """A sentence of the paper, the numbers that it is about, and where it must fail.
 
     Attributes:
         id: What it is called, unique over all recipes.
-        says: The sentence.
         source: Where it stands.
+        says: The sentence.
         bounds: Its numbers and where these have to lie; every one must.
         of: Which rows of the table it is about, a query of their columns (`pandas.DataFrame.query`); empty: all that
             have the numbers.
-        controls: Names of what is broken, see `topic_probe.paper.recipe.CONTROLS`. Without any the claim describes.
+        controls: Names of what is broken, such as those of `topic_probe.paper.trainings.CONTROLS`. Without any the
+            claim describes.
         ours: Whether the sentence is ours and not the paper's.
         whole_only: Why the quick variant does not check it; empty where it does.
         never: Why it is not checked at all.
@@ -79,9 +80,9 @@ class Claim:
     """
 
     id: str
-    says: str
     source: str
-    bounds: tuple[Bound, ...] = ()
+    says: str
+    bounds: tuple[Bound, ...]
     of: str = ""
     controls: tuple[str, ...] = ()
     ours: bool = False
@@ -91,11 +92,15 @@ class Claim:
     line: str = ""
     shown: str = "{:.3g}"
 
+    def unchecked(self, *, quick: bool) -> str:
+        """Why it is not checked; empty where it is."""
+        return self.never or (self.whole_only if quick else "")
+
 
 def over_seeds(values: Sequence[float] | Float64[np.ndarray, " seed"]) -> tuple[float, float, float]:
     """Mean of one number per seed and the ends of Student's 95 % interval; NaN where one is undefined.
 
-    Of a single number, or of numbers that are all the same, the interval is that number.
+    Of a single number the interval is that number.
     """
     from scipy.stats import t as student
 
@@ -105,9 +110,8 @@ def over_seeds(values: Sequence[float] | Float64[np.ndarray, " seed"]) -> tuple[
     mean = float(numbers.mean())
     if len(numbers) == 1:
         return mean, mean, mean
-    half = float(
-        student.ppf((1 + LEVEL) / 2, len(numbers) - 1) * numbers.std(ddof=1) / math.sqrt(len(numbers))
-    )
+    quantile = student.ppf((1 + LEVEL) / 2, len(numbers) - 1)
+    half = float(quantile * numbers.std(ddof=1) / math.sqrt(len(numbers)))
     return mean, mean - half, mean + half
 
 
@@ -121,9 +125,15 @@ def judge(claim: Claim, numbers: "pd.DataFrame", *, quick: bool, missing: str = 
         quick: whether the table is that of a quick variant.
         missing: why a table without the claim's rows has none.
     """
-    why = claim.never or (claim.whole_only if quick else "")
-    panels = [] if why else _panels(claim, numbers)
-    verdict = min((panel["verdict"] for panel in panels), key=VERDICTS.index, default="not checked")
+    why, panels = claim.unchecked(quick=quick), []
+    quantities = [bound.quantity for bound in claim.bounds]
+    if not why and set(quantities) <= set(numbers.columns):
+        known = numbers.dropna(subset=quantities, how="all")
+        own = known[known["control"] == ""]
+        if claim.of:
+            own = own.query(claim.of)
+        names = own["training"].unique()
+        panels = [_panel(claim, known[known["training"] == training], training) for training in names]
     if not panels and not why:
         why = missing or claim.absent or "nothing was measured that it is about"
     return {
@@ -135,42 +145,33 @@ def judge(claim: Claim, numbers: "pd.DataFrame", *, quick: bool, missing: str = 
         "shown": claim.shown,
         "wanted": [f"{bound.quantity} {bound.text}" for bound in claim.bounds],
         "panels": panels,
-        "verdict": verdict,
+        "verdict": min((panel["verdict"] for panel in panels), key=VERDICTS.index, default="not checked"),
         "why": why,
     }
 
 
-def _panels(claim: Claim, numbers: "pd.DataFrame") -> list[dict[str, Any]]:
-    """A record for every training that a claim is about."""
-    quantities = [bound.quantity for bound in claim.bounds]
-    if not set(quantities) <= set(numbers.columns):
-        return []
-    own = numbers[numbers["control"] == ""].dropna(subset=quantities, how="all")
-    if claim.of:
-        own = own.query(claim.of)
-    return [_panel(claim, numbers, training) for training in own["training"].unique()]
-
-
-def _panel(claim: Claim, numbers: "pd.DataFrame", training: str) -> dict[str, Any]:
-    quantities = [bound.quantity for bound in claim.bounds]
-    rows = numbers[numbers["training"] == training].dropna(subset=quantities, how="all")
+def _panel(claim: Claim, rows: "pd.DataFrame", training: str) -> dict[str, Any]:
+    """What is said of one training."""
     own = rows[rows["control"] == ""].set_index("seed")
     found = [_number(bound, own) for bound in claim.bounds]
-    verdict = "undecided"
-    if any(bound.fails(one["low"], one["high"]) for bound, one in zip(claim.bounds, found, strict=True)):
-        verdict = "does not hold"
-    elif all(bound.holds(one["low"], one["high"]) for bound, one in zip(claim.bounds, found, strict=True)):
-        verdict = "holds" if all(one["beyond"] for one in found) else "does not hold"
+    intervals = [(bound, one["low"], one["high"]) for bound, one in zip(claim.bounds, found, strict=True)]
     controls = {
         name: _control(claim, own, rows[rows["control"] == name].set_index("seed"))
         for name in claim.controls
         if (rows["control"] == name).any()
     }
-    passing = [name for name, control in controls.items() if control["passes"]]
-    if verdict == "holds" and passing:
+    if any(bound.fails(low, high) for bound, low, high in intervals):
+        verdict = "does not hold"
+    elif not all(bound.holds(low, high) for bound, low, high in intervals):
+        verdict = "undecided"
+    elif not all(one["beyond"] for one in found):
+        verdict = "does not hold"
+    elif any(control["passes"] for control in controls.values()):
         verdict = "also without"
-    elif verdict == "holds" and claim.controls and not controls:
+    elif claim.controls and not controls:
         verdict = "undecided"  # nothing tells whether it could fail
+    else:
+        verdict = "holds"
     return {"training": training, "numbers": found, "controls": controls, "verdict": verdict}
 
 
@@ -206,8 +207,7 @@ def wanted_controls(claims: Sequence[Claim], rows: "pd.DataFrame", *, quick: boo
     """Training → names of the controls that some checked claim needs of it; ``rows`` describes the trainings."""
     found: dict[str, set[str]] = {}
     for claim in claims:
-        if claim.never or (quick and claim.whole_only):
-            continue
-        for training in (rows.query(claim.of) if claim.of else rows)["training"]:
-            found.setdefault(training, set()).update(claim.controls)
+        if not claim.unchecked(quick=quick):
+            for training in (rows.query(claim.of) if claim.of else rows)["training"]:
+                found.setdefault(training, set()).update(claim.controls)
     return found

@@ -4,10 +4,8 @@ A model, its tokenizer's documents and an LDA of their token ids belong together
 and mean nothing to another tokenizer. A model without files is missing, with the reason, and does not stop the others.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import islice
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -39,11 +37,6 @@ HUB = {
 
 EMBEDDING_SHUFFLES = 100
 """So many shuffles of the labels tell the mean ratio of embeddings to less than a hundredth."""
-
-NO_WIKIPEDIA = (
-    "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
-    "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or Corpus.from_files for your own"
-)
 
 
 @dataclass(frozen=True)
@@ -79,71 +72,12 @@ def labelled(models: Any, default: Sequence[str]) -> dict[str, Any]:
     models = default if models is None else models
     if isinstance(models, str | Path):
         models = [models]
-    if isinstance(models, Mapping):
-        found = {str(label): source for label, source in models.items()}
-    elif isinstance(models, Iterable):
-        found = {_label(source): source for source in models}
-    else:
-        kind = type(models).__name__
-        raise TypeError(f"models must be names, folders, or a mapping label → model, got {kind}")
-    if not found:
-        raise ValueError("models is empty: name at least one, or leave it out for the paper's")
-    return found
-
-
-def _label(source: Any) -> str:
-    if not isinstance(source, str | Path):
-        kind = type(source).__name__
-        raise TypeError(f"an opened model needs a label: pass models={{'NAME': model}}, got {kind}")
-    path = Path(source).expanduser()
-    name = path.name if isinstance(source, Path) or path.is_dir() else source
-    return next((label for label, hub_name in HUB.items() if hub_name == name), name)
-
-
-def hub_is_reachable() -> bool:
-    """Whether the Hugging Face hub answers, asked once and without retries."""
-    from huggingface_hub import constants, get_session
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception:  # whatever the HTTP client of this version raises
-        return False
-    return True
-
-
-def open_named(source: Any, *, reachable: Callable[[], bool] = hub_is_reachable) -> Any:
-    """A hooked model by one of the paper's names, or by anything that `open_model` takes.
-
-    Raises:
-        OSError: where files are missing; at once where the hub cannot be reached.
-    """
-    if not isinstance(source, str):
-        return open_model(source)
-    name = HUB.get(source, source)
-    local = name.startswith((".", "~", "/")) or name.count("/") > 1
-    if local or Path(name).is_dir() or Path(name).is_absolute() or reachable():
-        return open_model(name)
-    folder = _downloaded(name)
-    if folder is None:
-        label = source if source in HUB else "NAME"
-        raise OSError(
-            f"{name} is not on this machine and the Hugging Face hub cannot be reached: fetch it elsewhere with `hf "
-            f'download {name} --local-dir FOLDER`, copy the folder here, and pass models={{"{label}": FOLDER}}'
-            f" (in a shell: --models {label}=FOLDER)"
-        )
-    return open_model(folder)
-
-
-def _downloaded(name: str) -> str | None:
-    """The folder in which an earlier download has left a model."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return str(snapshot_download(name, local_files_only=True))
-    except (OSError, ValueError):  # not there, or no name that the hub could have
-        return None
+    if not isinstance(models, Mapping):
+        if others := [type(one).__name__ for one in models if not isinstance(one, str | Path)]:
+            raise TypeError(f"an opened model needs a label: pass models={{'NAME': model}}, got {others[0]}")
+        models = {Path(one).name if Path(one).is_dir() else str(one): one for one in models}
+    label_of = {name: label for label, name in HUB.items()}
+    return {label_of.get(label, label): source for label, source in models.items()}
 
 
 def opened(models: Any, default: Sequence[str], missing: dict[str, str]) -> Iterator[tuple[str, Any]]:
@@ -152,25 +86,17 @@ def opened(models: Any, default: Sequence[str], missing: dict[str, str]) -> Iter
     Raises:
         OSError: where the user named a model that is not there.
     """
-    reachable = cache(hub_is_reachable)
     for label, source in labelled(models, default).items():
         try:
-            yield label, open_named(source, reachable=reachable)
+            model = open_model(HUB.get(source, source) if isinstance(source, str) else source)
         except OSError as error:
             if models is not None:
                 raise
-            missing[label] = str(error)
-
-
-def tokenizer_of(label: str, model: Any) -> Any:
-    """The tokenizer of a model; ValueError where it has none."""
-    tokenizer = getattr(model, "tokenizer", None)
-    if tokenizer is None:
-        raise ValueError(
-            f"{label!r} has no tokenizer, and without it no word has a token id: open it with "
-            "topic_probe.open_model(model, tokenizer=...) and pass that"
-        )
-    return tokenizer
+            missing[label] = (
+                f"{error} Then pass models={{{label!r}: FOLDER}} (in a shell: --models {label}=FOLDER)."
+            )
+        else:
+            yield label, model
 
 
 # --- texts ----------------------------------------------------------------------------------------
@@ -178,17 +104,7 @@ def tokenizer_of(label: str, model: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A model with everything that is measured on it.
-
-    Attributes:
-        label: What it is called in tables.
-        model: Hooked.
-        tokenizer: Its own.
-        articles: Whole texts as documents of its tokenizer.
-        documents: The cut documents that are measured.
-        fits: LDA of the articles, by seed.
-        settings: How they were made.
-    """
+    """A model with its own tokenizer, whole texts, the cut ones that are measured, and LDA of the whole by seed."""
 
     label: str
     model: Any
@@ -197,6 +113,19 @@ class Prepared:
     documents: Sequence[Document]
     fits: Mapping[int, TopicFit]
     settings: TextSettings
+
+
+def texts_of(run: Run, corpus: Corpus | None, n_articles: int, missing: dict[str, str]) -> Corpus | None:
+    """The texts that were given; else a sample of Wikipedia, or if the run is quick the articles of gensim."""
+    if corpus is not None:
+        return corpus
+    if run.quick:
+        return Corpus.bundled()
+    try:
+        return Corpus.wikipedia(n_articles, seed=run.seed)
+    except OSError as error:
+        missing["texts"] = str(error)
+        return None
 
 
 def prepared(
@@ -208,42 +137,26 @@ def prepared(
     *,
     default: Sequence[str] = tuple(HUB),
 ) -> Iterator[Prepared]:
-    """Every model that is there, ready to be measured; the quick variant fits topics with every seed.
-
-    Without a corpus texts are a sample of Wikipedia, or if the run is quick the articles of gensim.
-    """
+    """Every model that is there, ready to be measured; the quick variant fits topics with every seed."""
     settings = settings or (QUICK if run.quick else TextSettings())
-    if corpus is None and not run.quick and not hub_is_reachable():
-        missing["texts"] = NO_WIKIPEDIA
-        return
+    corpus = texts_of(run, corpus, settings.n_articles, missing)
     if corpus is None:
-        corpus = Corpus.bundled() if run.quick else Corpus.wikipedia(settings.n_articles, seed=run.seed)
+        return
     for label, model in opened(models, default, missing):
-        tokenizer = tokenizer_of(label, model)
+        tokenizer = model.tokenizer
         length = min(settings.length, facts_of(model).context_length or settings.length)
         articles = list(corpus.documents(tokenizer, progress=run.progress))
         cut = list(corpus.documents(tokenizer, max_length=length, progress=run.progress))
-        wanted = settings.n_documents
-        step = 1 if wanted is None else max(1, len(cut) // wanted)
+        wanted = settings.n_documents or len(cut)
         fits = {
-            seed: _fit(run, settings, articles, tokenizer, seed)
+            seed: fit_topics(
+                articles, tokenizer, n_topics=settings.n_topics, passes=settings.passes, seed=seed,
+                progress=run.progress,
+            )
             for seed in (run.seeds if run.quick else run.seeds[:1])
-        }
-        documents = list(islice(islice(cut, 0, None, step), wanted))
+        }  # fmt: skip
+        documents = cut[:: max(1, len(cut) // wanted)][:wanted]
         yield Prepared(label, model, tokenizer, articles, documents, fits, settings)
-
-
-def _fit(
-    run: Run, settings: TextSettings, articles: Sequence[Document], tokenizer: Any, seed: int
-) -> TopicFit:
-    return fit_topics(
-        articles,
-        tokenizer,
-        n_topics=settings.n_topics,
-        passes=settings.passes,
-        seed=seed,
-        progress=run.progress,
-    )
 
 
 def texts_row(one: Prepared) -> dict[str, Any]:
@@ -266,37 +179,49 @@ def texts_row(one: Prepared) -> dict[str, Any]:
 # --- shuffled labels ------------------------------------------------------------------------------
 
 
-def embeddings_of_shuffles(
-    model: Any, topics: Topics, *, seed: int, n: int = EMBEDDING_SHUFFLES
-) -> Iterator[PairSums]:
-    """Sums of cosines and of dot products over pairs of words, under one shuffle of the labels after the other."""
-    table = word_embeddings(model)
-    for number in range(n):
-        words = labelled_words(table, topics.shuffled(n * seed + number))
+def embeddings_of_shuffles(model: Any, topics: Topics, *, seed: int) -> list[Contrast]:
+    """Contrasts of cosines and of dot products between words, one of every shuffle of the labels."""
+    table, found = word_embeddings(model), []
+    for number in range(EMBEDDING_SHUFFLES):
+        words = labelled_words(table, topics.shuffled(EMBEDDING_SHUFFLES * seed + number))
         sums = [word_sums(words, rows, rows).sum(0) for rows in words.scored.values()]
-        yield PairSums(np.stack(sums), words.counts.sum(0))
+        found.append(PairSums(np.stack(sums), words.counts.sum(0)).contrast())
+    return found
 
 
 def under_shuffles(
-    contrast: Contrast, same: Float64[np.ndarray, " shuffle"], n_same: Float64[np.ndarray, " shuffle"]
+    same: Float64[np.ndarray, " shuffle"], different: Float64[np.ndarray, " shuffle"]
 ) -> dict[str, float]:
     """What a ratio is under shuffled labels: the ``mean`` of both kinds of pairs, and the 97.5 % ``limit`` of ratios.
 
-    Args:
-        contrast: what was measured, of a single cell.
-        same: sums over the pairs that share a topic after a shuffle; what it does not put into one topic is of
-            different ones.
-        n_same: the numbers of these pairs.
+    Of the means over pairs of the same topic and of different ones; NaN where no shuffle has pairs of both kinds.
     """
-    parts = [
-        (contrast.same_topic, contrast.n_same_topic),
-        (contrast.different_topic, contrast.n_different_topic),
-    ]
-    whole, n_whole = sum(float(mean * n) for mean, n in parts if n > 0), sum(float(n) for _, n in parts)
-    above, below = divide(same, n_same), divide(whole - same, n_whole - n_same)
-    known = np.isfinite(above) & np.isfinite(below)
+    known = np.isfinite(same) & np.isfinite(different)
     if not known.any():
         return {"mean": nan, "limit": nan}
-    ratios = divide(above[known], below[known])
-    middle = divide(above[known].mean(), below[known].mean())
-    return {"mean": float(middle), "limit": float(np.quantile(ratios, 0.975))}
+    same, different = same[known], different[known]
+    middle = divide(same.mean(), different.mean())
+    return {"mean": float(middle), "limit": float(np.quantile(divide(same, different), 0.975))}
+
+
+def attention_of_shuffles(
+    contrast: Contrast, same: Float64[np.ndarray, " shuffle"], n_same: Float64[np.ndarray, " shuffle"]
+) -> dict[str, float]:
+    """The same of attention, from sums over the pairs that share a topic after a shuffle, and their numbers.
+
+    Pairs that a shuffle does not put into one topic are of different ones.
+    """
+    means, numbers = (
+        np.array([getattr(contrast, f"{prefix}{kind}") for kind in ("same_topic", "different_topic")])
+        for prefix in ("", "n_")
+    )
+    rest, n_rest = float(np.nansum(means * numbers)) - same, float(numbers.sum()) - n_same
+    return under_shuffles(divide(same, n_same), divide(rest, n_rest))
+
+
+def embeddings_under_shuffles(model: Any, topics: Topics, *, seed: int) -> list[dict[str, float]]:
+    """The same of cosines and of dot products between words."""
+    shuffles = embeddings_of_shuffles(model, topics, seed=seed)
+    same = np.stack([shuffle.same_topic for shuffle in shuffles], axis=1)
+    different = np.stack([shuffle.different_topic for shuffle in shuffles], axis=1)
+    return [under_shuffles(*means) for means in zip(same, different, strict=True)]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from math import isfinite, nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+Rows = Sequence[Mapping[Any, Any]]
+
 FIRST_SEED = 3000
 """Of all recipes: seeds that nobody has looked at when bounds and settings were chosen."""
 
@@ -31,18 +32,10 @@ SEEDS, QUICK_SEEDS = 5, 3
 
 @dataclass(frozen=True)
 class Run:
-    """How a recipe is run.
-
-    Attributes:
-        quick: Seconds in place of minutes or hours; a claim has the verdict of the whole variant or is not checked.
-        seed: The first of its seeds.
-        folder: Where finished trainings of toys are kept, so that a second call does not repeat them; None for nowhere.
-        progress: Show progress bars.
-    """
+    """How a recipe is run: the quick variant takes seconds in place of minutes or hours; ``seed`` is the first one."""
 
     quick: bool = False
     seed: int = FIRST_SEED
-    folder: Path | None = None
     progress: bool | None = None
 
     @property
@@ -62,15 +55,14 @@ class Measured:
         missing: Why something was not measured, by what it is.
     """
 
-    numbers: Sequence[Mapping[str, Any]] = ()
+    numbers: Rows = ()
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    tables: Mapping[str, Rows] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        plain = {name: [plain_row(row) for row in rows] for name, rows in self.tables.items()}
-        object.__setattr__(self, "numbers", [plain_row(row) for row in self.numbers])
-        object.__setattr__(self, "tables", plain)
+        object.__setattr__(self, "numbers", plain(self.numbers))
+        object.__setattr__(self, "tables", {name: plain(rows) for name, rows in self.tables.items()})
 
 
 @dataclass(frozen=True)
@@ -79,8 +71,7 @@ class Recipe:
 
     Attributes:
         name: What it is called.
-        title: What the paper shows there.
-        source: Where it shows it.
+        title: What the paper shows there, ``source`` says where.
         measure: From a run, and keyword arguments of its own (models, corpus), to what was measured.
         claims: What is claimed.
         figures: From the result to figures by the sentence that stands under them.
@@ -96,18 +87,10 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecipeResult(Report, kind="recipe"):
-    """A figure or table of the paper, reproduced.
+    """A figure or table of the paper, reproduced: what was measured (`Measured`) and what follows for its claims.
 
     Attributes:
-        recipe: Its name.
-        title: What the paper shows there.
-        source: Where.
-        quick: Whether it is the quick variant.
         claims: What is claimed, with numbers, controls and verdict (`topic_probe.paper.claims.judge`).
-        numbers: A row for every training, control and seed.
-        arrays: What pictures are drawn from.
-        tables: Further tables by name.
-        missing: Why something was not measured.
         seconds: How long it took.
         provenance: Seeds, settings, versions.
     """
@@ -136,25 +119,6 @@ class RecipeResult(Report, kind="recipe"):
 
         return pd.DataFrame(list(self.numbers))
 
-    def table(self, name: str) -> "pd.DataFrame":
-        """One of the further tables."""
-        import pandas as pd
-
-        if name not in self.tables:
-            raise KeyError(f"no table {name!r}; there are {', '.join(self.tables) or 'none'}")
-        return pd.DataFrame(list(self.tables[name]))
-
-    def array(self, name: str) -> np.ndarray:
-        """One of the curves or matrices; KeyError names those that there are."""
-        if name not in self.arrays:
-            raise KeyError(f"no array {name!r}; there are {', '.join(self.arrays) or 'none'}")
-        return self.arrays[name]
-
-    def counts(self) -> dict[str, int]:
-        """How many claims have which verdict."""
-        verdicts = [claim["verdict"] for claim in self.claims]
-        return {verdict: verdicts.count(verdict) for verdict in VERDICTS if verdict in verdicts}
-
     def figures(self) -> "dict[str, Figure]":
         """The figures, each by the sentence that says what it shows; drawn from what was saved."""
         if not self.numbers:
@@ -164,7 +128,8 @@ class RecipeResult(Report, kind="recipe"):
         return dict(recipe.figures(self))
 
     def _notes(self) -> list[str]:
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())
+        verdicts = [claim["verdict"] for claim in self.claims]
+        counts = ", ".join(f"{verdicts.count(each)} {each}" for each in VERDICTS if each in verdicts)
         seconds = f", {self.seconds:.0f} s" if isfinite(self.seconds) else ""
         variant = "quick variant, " if self.quick else ""
         reasons = [f"{what}: {why}" for what, why in self.missing.items()]
@@ -176,25 +141,22 @@ def claim_rows(claim: Mapping[str, Any]) -> list[dict[str, Any]]:
     about = {"claim": claim["id"], "says": claim["says"], "source": claim["source"]}
     if not claim["panels"]:
         return [{**about, "verdict": claim["verdict"], "why": claim["why"]}]
-    rows = []
-    for panel in claim["panels"]:
-        for place, number in enumerate(panel["numbers"]):
-            controls = (
-                f"{name}: {control['values'][place]:.4g}" for name, control in panel["controls"].items()
-            )
-            rows.append(
-                {
-                    **about,
-                    "training": panel["training"],
-                    "measured": number["value"],
-                    "low": number["low"],
-                    "high": number["high"],
-                    "wanted": claim["wanted"][place],
-                    "controls": "; ".join(controls),
-                    "verdict": panel["verdict"],
-                }
-            )
-    return rows
+    return [
+        about
+        | {
+            "training": panel["training"],
+            "measured": number["value"],
+            "low": number["low"],
+            "high": number["high"],
+            "wanted": wanted,
+            "controls": "; ".join(
+                f"{name}: {one['values'][place]:.4g}" for name, one in panel["controls"].items()
+            ),
+            "verdict": panel["verdict"],
+        }
+        for panel in claim["panels"]
+        for place, (number, wanted) in enumerate(zip(panel["numbers"], claim["wanted"], strict=True))
+    ]
 
 
 @checked
@@ -203,7 +165,6 @@ def run_recipe(
     *,
     quick: bool = False,
     seed: int = FIRST_SEED,
-    folder: str | Path | None = None,
     progress: bool | None = None,
     **options: Any,
 ) -> RecipeResult:
@@ -213,13 +174,12 @@ def run_recipe(
         recipe: of `topic_probe.paper.recipe_named`.
         quick: seconds in place of minutes or hours.
         seed: the first of the seeds (three in the quick variant, else five).
-        folder: keeps finished trainings of toys, so that a second call does not repeat them.
         progress: show progress bars; by default in a terminal or a notebook.
         **options: of the recipe's own: models, corpus, words, tokenizer.
     """
     refuse_unknown(f"the recipe {recipe.name}", options, own_options(recipe))
     start = time.perf_counter()
-    run = Run(quick, seed, None if folder is None else Path(folder).expanduser(), progress)
+    run = Run(quick, seed, progress)
     return judged(recipe, run, recipe.measure(run, **options), seconds=time.perf_counter() - start)
 
 
@@ -227,7 +187,8 @@ def judged(recipe: Recipe, run: Run, measured: Measured, *, seconds: float = nan
     """The result of a recipe: what follows from what was measured."""
     import pandas as pd
 
-    numbers = pd.DataFrame(list(measured.numbers)) if measured.numbers else _no_numbers()
+    columns = None if measured.numbers else ["training", "control", "seed"]
+    numbers = pd.DataFrame(list(measured.numbers), columns=columns)
     why = "; ".join(measured.missing.values())
     return RecipeResult(
         recipe.name,
@@ -244,15 +205,12 @@ def judged(recipe: Recipe, run: Run, measured: Measured, *, seconds: float = nan
     )
 
 
-def _no_numbers() -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame(columns=["training", "control", "seed"])
-
-
-def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as plain values; numbers of numpy become Python's."""
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
+def plain(rows: Rows) -> list[dict[str, Any]]:
+    """Rows of plain values; numbers of numpy become Python's."""
+    return [
+        {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
+        for row in rows
+    ]
 
 
 def array_name(training: str, control: str, seed: int, what: str) -> str:
@@ -276,7 +234,9 @@ def summary(results: Iterable[RecipeResult]) -> list[str]:
             if claim["line"] and claim["panels"]:
                 lines.setdefault(claim["line"], []).append(claim)
     rows = [("paper", "ours", "where it must fail", "")]
-    rows += [(line, measured(claims[0]), _fails(claims), _verdicts(claims)) for line, claims in lines.items()]
+    for line, claims in lines.items():
+        fails = next((text for claim in claims for text in failing(claim)), "")
+        rows.append((line, measured(claims[0]), fails, _verdicts(claims)))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return [
         "  ".join(f"{text:<{width}}" for text, width in zip(row, [*widths, 0], strict=True)).rstrip()
@@ -304,11 +264,6 @@ def failing(claim: Mapping[str, Any]) -> list[str]:
             found.setdefault(name, []).append(control["values"][0])
     shown = claim["shown"].split(" ")[0]
     return [f"{name} {between(min(values), max(values), shown)}" for name, values in found.items()]
-
-
-def _fails(claims: Sequence[Mapping[str, Any]]) -> str:
-    """What the first control of a line gives."""
-    return next((text for claim in claims for text in failing(claim)), "")
 
 
 def _verdicts(claims: Sequence[Mapping[str, Any]]) -> str:

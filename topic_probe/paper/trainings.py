@@ -1,7 +1,7 @@
 """Trainings of toys as rows of a table, what is broken in them, and the numbers of a trained toy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,14 @@ from torch import Tensor, nn
 from topic_probe.contrast import PairSums
 from topic_probe.estimate import divide
 from topic_probe.paper.claims import Claim, wanted_controls
-from topic_probe.paper.recipe import Measured, Run, array_name
+from topic_probe.paper.recipe import Measured, Rows, Run, array_name
 from topic_probe.topics import Topics
 from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.model import ToyConfig, build_toy, toy_tensors
 from topic_probe.toy.theory import optimal_value
-from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.word_attention import word_attention
-from topic_probe.toy.world import Loss, World
-from topic_probe.train.history import History, OptimizerName, TrainConfig
+from topic_probe.toy.world import World
+from topic_probe.train.history import History, TrainConfig
 from topic_probe.train.toy import Measure, train_toys
 
 if TYPE_CHECKING:
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 NAMES = {"cross_entropy": "cross-entropy", "squared": "squared", "sgd": "SGD", "adam": "Adam"}
 EVALUATION_SEED = 1000
 """Of the fresh documents that trained toys are measured on; no training uses it."""
-
-Numbers = Mapping[str, float]
-Arrays = Mapping[str, np.ndarray]
-Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -51,12 +46,8 @@ class Training:
     name: str
     toy: ToyConfig
     train: TrainConfig
-    quick: Mapping[str, Any] | None = field(default_factory=dict)
+    quick: Mapping[str, Any] | None
     begins: Callable[[ToyConfig, int], Mapping[str, Tensor]] | None = None
-
-    def variant(self, *, quick: bool) -> "Training":
-        """This row as the whole or the quick variant trains it."""
-        return replace(self, train=replace(self.train, **(self.quick or {}))) if quick else self
 
     def model(self, seed: int) -> nn.Module:
         """The toy before training."""
@@ -78,41 +69,21 @@ class Training:
 
 
 def training(
-    regime: RegimeName,
-    loss: Loss,
-    optimizer: OptimizerName,
+    regime: Any,
+    loss: Any,
+    optimizer: Any,
     *,
-    steps: int,
-    rate: float = 0.01,
-    quick: Mapping[str, Any] | None = None,
     name: str = "",
     toy: Mapping[str, Any] | None = None,
+    quick: Mapping[str, Any] | None = None,
     **train: Any,
 ) -> Training:
-    """A row, with a history of at most 2,000 rows unless ``train`` says how often to record.
-
-    Args:
-        regime: what is trained of the toy.
-        loss: its loss.
-        optimizer: its optimizer.
-        steps: number of updates.
-        rate: step size.
-        quick: what the quick variant has in place of ``steps`` and ``learning_rate``; None: it leaves this row out.
-        name: what is added to the name.
-        toy: further fields of `ToyConfig`.
-        **train: further fields of `TrainConfig`.
-    """
-    of_train = {"record_every": max(1, steps // 2000), **train}
-    fewer = (
-        None
-        if quick is None
-        else {"record_every": max(1, quick.get("steps", steps) // 2000), **train, **quick}
-    )
+    """A row; ``toy`` and ``train`` are further fields of `ToyConfig` and `TrainConfig`, ``name`` ends its name."""
     return Training(
         ", ".join(part for part in (regime, NAMES[loss], NAMES[optimizer], name) if part),
         ToyConfig(regime=regime, **(toy or {})),
-        TrainConfig(loss=loss, optimizer=optimizer, steps=steps, learning_rate=rate, **of_train),
-        fewer,
+        TrainConfig(loss=loss, optimizer=optimizer, **train),
+        quick,
     )
 
 
@@ -179,15 +150,9 @@ CONTROLS: Mapping[str, Callable[[Training], Training]] = {
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A trained toy: a row with a seed, as it is or with something broken.
+    """A trained toy: a row as it is, with a seed, and what was broken in its training (``control``, empty for nothing).
 
-    Attributes:
-        row: The row that it belongs to, as it is where nothing is broken.
-        control: What was broken in its training; empty for nothing.
-        seed: Of documents and initialisation.
-        first: Whether it is the one that pictures show: nothing is broken, and it has the first seed.
-        history: What happened.
-        model: The toy.
+    The ``first`` one is shown in pictures: nothing is broken, and it has the first seed.
     """
 
     row: Training
@@ -210,23 +175,21 @@ class Case:
 def toys(
     rows: Sequence[Training],
     claims: Sequence[Claim],
-    numbers: Sequence[Callable[[Case], Numbers]],
+    numbers: Callable[[Case], Mapping[str, float]],
     *,
-    arrays: Callable[[Case], Arrays] | None = None,
-    derived: "Callable[[pd.DataFrame], Rows] | None" = None,
+    arrays: Callable[[Case], Mapping[str, np.ndarray]] = lambda case: {},
+    derived: "Callable[[pd.DataFrame], Rows]" = lambda numbers: [],
     watch: Mapping[str, Measure] | None = None,
-    tables: "Callable[[pd.DataFrame], Mapping[str, Rows]] | None" = None,
 ) -> Callable[[Run], Measured]:
     """The ``measure`` of a recipe of toys.
 
     Args:
         rows: what is trained.
         claims: the claims of the recipe; their controls are trained where a claim is checked.
-        numbers: functions that give numbers of a trained toy.
+        numbers: from a trained toy to its numbers.
         arrays: what is kept of it for pictures.
-        derived: from the table of numbers (pandas) to further rows, for numbers of several trainings.
+        derived: from the table of numbers to further rows, for numbers of several trainings.
         watch: what is measured while they are trained, as in `train_toys`.
-        tables: from the table of numbers to further tables, by name.
     """
 
     @lru_cache(maxsize=1)  # two recipes may be about the same trainings
@@ -237,14 +200,10 @@ def toys(
         kept: dict[str, np.ndarray] = {}
         for case in cases(rows, claims, run, watch):
             about = {**case.row.columns, "control": case.control, "seed": case.seed}
-            values = {name: value for of in numbers for name, value in of(case).items()}
-            found.append({**about, **values})
-            for name, array in (arrays(case) if arrays else {}).items():
+            found.append({**about, **numbers(case)})
+            for name, array in arrays(case).items():
                 kept[array_name(case.row.name, case.control, case.seed, name)] = array
-        if derived is not None:
-            found += derived(pd.DataFrame(found))
-        more = {} if tables is None else tables(pd.DataFrame(found))
-        return Measured(found, kept, more)
+        return Measured([*found, *derived(pd.DataFrame(found))], kept)
 
     return measure
 
@@ -255,18 +214,17 @@ def cases(
     """Every row with every seed, and as the controls of its claims break it; those that are alike side by side."""
     import pandas as pd
 
-    there = [row for row in rows if row.quick is not None or not run.quick]
-    described = pd.DataFrame([row.columns for row in there])
-    broken = wanted_controls(claims, described, quick=run.quick)
-    for row in (row.variant(quick=run.quick) for row in there):
-        names = ["", *(name for name in CONTROLS if name in broken.get(row.name, ()))]
-        for name in names:
-            trained = CONTROLS[name](row) if name else row
+    if run.quick:
+        rows = [replace(row, train=replace(row.train, **row.quick)) for row in rows if row.quick is not None]
+    broken = wanted_controls(claims, pd.DataFrame([row.columns for row in rows]), quick=run.quick)
+    for row in rows:
+        for control in ("", *(name for name in CONTROLS if name in broken.get(row.name, ()))):
+            trained = CONTROLS[control](row) if control else row
             models = [trained.model(seed) for seed in run.seeds]
             configs = [replace(trained.train, seed=seed) for seed in run.seeds]
-            histories = train_toys(models, configs, measure=watch, folder=run.folder, progress=run.progress)
+            histories = train_toys(models, configs, measure=watch, progress=run.progress)
             for seed, history, model in zip(run.seeds, histories, models, strict=True):
-                yield Case(row, name, seed, not name and seed == run.seed, history, model)
+                yield Case(row, control, seed, not control and seed == run.seed, history, model)
 
 
 # --- numbers ---------------------------------------------------------------------------------------
@@ -293,9 +251,8 @@ def blocks(matrix: Float64[np.ndarray, "token token"], topics: Topics) -> dict[s
     first = inside - outside > ROUNDING * np.abs(means).max(axis=1)
     together = own[:, None] == own
     relations = itself, together & ~itself, ~together
-    sums, counts = (
-        np.array([part[chosen].sum() for chosen in relations]) for part in (entries, np.ones_like(entries))
-    )
+    sums = np.array([entries[chosen].sum() for chosen in relations])
+    counts = np.array([chosen.sum() for chosen in relations], dtype=np.float64)
     contrast = PairSums(sums, counts, np.asarray(np.square(entries[~itself]).sum())).contrast()
     return {
         "own topic first": float(first.mean()),
@@ -325,11 +282,10 @@ def attention(case: Case) -> dict[str, float]:
 
 def loss_on_fresh_documents(case: Case) -> dict[str, float]:
     """The loss, that of guessing every word alike, and how far the matrices are from the nearest optima."""
-    toy = case.row.toy
     report = measure_agreement(
         case.model,
         loss=case.row.train.loss,
-        n_documents=max(4, 4_000 // toy.world.max_length),
+        n_documents=max(4, 4_000 // case.row.toy.world.max_length),
         seed=EVALUATION_SEED,
     )
     return {
