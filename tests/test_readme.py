@@ -84,7 +84,8 @@ def sentence(report, untrained):
     return (
         f"A word pays **{overall.ratio:.2f} ×** as much attention to other words of its own topic as to words of other "
         f"topics (95 %\ninterval {low:.2f}–{high:.2f}, over articles; 1 is no difference). Of {n:,} random regroupings "
-        f"of the same words {as_well} do as well.\nAn untrained copy of the model gives {untrained.overall.ratio:.2f}.\n"
+        f"of the same words {as_well} do as well.\nAn untrained copy of the model gives "
+        f"{untrained.overall.ratio:.2f}.\n"
     )
 
 

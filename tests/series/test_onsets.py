@@ -119,7 +119,7 @@ def test_what_does_not_move_at_all_has_no_doubt_and_no_onset():
         assert np.isnan(found.steps).all()
         assert found.p_values.tolist() == [1.0]
     assert onsets(curve([0.4, 0.4, 0.5, 0.5, 0.5, 0.5], units)).steps.tolist() == [2]
-    with pytest.raises(ValueError, match="confidence is the share .* must lie between 0 and 1"):
+    with pytest.raises(ValueError, match=r"confidence is the share .* must lie between 0 and 1"):
         Onsets([], confidence=1.0)
 
 
