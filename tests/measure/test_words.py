@@ -9,8 +9,8 @@ from word_pairs import Pairs, scores_of, topics_of
 
 from topic_probe.contrast import PairSums
 from topic_probe.estimate import over_words, split_halves
-from topic_probe.measure.same_words import cosines_of_words
 from topic_probe.measure.words import (
+    cosines_of_words,
     labelled_words,
     topic_squares,
     topic_sums,

@@ -35,7 +35,6 @@ class _Run:
 
     quick: bool
     seed: int
-    folder: str | None
     bars: bool
     debug: bool
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +42,7 @@ class _Run:
 
 @command(
     "The figures and tables of the paper: every claim, what was measured, where it must fail, its verdict.",
-    shown=("quick", "verbose", "jobs", "models", "corpus", "words", "tokenizer", "seed", "folder", "out", "overwrite",
+    shown=("quick", "verbose", "jobs", "models", "corpus", "words", "tokenizer", "seed", "out", "overwrite",
            "json"),
     epilogue=_EPILOGUE,
 )  # fmt: skip
@@ -60,7 +59,6 @@ def reproduce(
         str | None, "name or folder of the tokenizer that reads the texts of figure5"
     ] = None,
     seed: Annotated[int, "the first seed"] = 3000,
-    folder: Annotated[str | None, "where trainings are kept, so that the same call goes on"] = None,
     documents: Texts,
     output: Output,
 ) -> int:
@@ -88,7 +86,7 @@ def reproduce(
         raise FileExistsError(
             f"{out / PAGE} is no page of topic-probe and is not overwritten: choose another --out"
         )
-    told = _Run(quick, seed, folder, output.progress, output.debug, inputs)
+    told = _Run(quick, seed, output.progress, output.debug, inputs)
     results: dict[str, RecipeResult] = {}
     errors: dict[str, str] = {}
     try:
@@ -187,7 +185,6 @@ def _run(told: _Run, task: Sequence[str], several: bool) -> "Iterator[tuple[str,
                         recipe,
                         quick=told.quick,
                         seed=told.seed,
-                        folder=told.folder,
                         progress=told.bars,
                         **own,
                     ),
