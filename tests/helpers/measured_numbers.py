@@ -192,7 +192,8 @@ def of_toys():
         found |= {f"{name}.loss": history.loss.numpy()}
         found |= {f"{name}.norm.{key}": norm.numpy() for key, norm in history.norms.items()}
         found |= weights(f"{name}.weights", tp.measure_weights(history.model(), topics))
-        report = tp.measure_attention(history.model(), topics, world.documents(20, generator=generator()).ids)
+        read = world.documents(20, generator=generator()).ids
+        report = tp.measure_attention(history.model(), topics, read, n_permutations=200)
         found |= attention(f"{name}.attention", report)
     toy = tp.build_toy(tp.ToyConfig(regime="full", world=world, dtype="float64"), seed=1)
     config = tp.TrainConfig(steps=32, measure_every=8, optimizer="adam", learning_rate=0.03)
