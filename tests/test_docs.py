@@ -77,13 +77,12 @@ def test_the_page_on_learning_does_what_it_says(tmp_path, monkeypatch):
     )  # fmt: skip
     ids = torch.arange(2000, 2020)
     rows = [{"input_ids": ids, "labels": ids}] * 8
-    (tmp_path / "revisions.txt").write_text("step1000-tokens4B\n")
     values = {"yours": (tokenizer, model, arguments, rows), "print": lambda *_: None}
     page = (ROOT / "demos" / "learning.md").read_text(encoding="utf-8")
     programs = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(programs) == page.count("```python") == 3
+    assert len(programs) == page.count("```python") == 4
     replaced = {
-        "= ...  # yours": "= yours", "= ...  # the report of": "= report  #", "n_documents=40": "n_documents=2",
+        "= ...  # yours": "= yours", "n_documents=40": "n_documents=2",
         "max_length=128": "max_length=16",
     }  # fmt: skip
     assert all(as_printed in page for as_printed in replaced)

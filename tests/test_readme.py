@@ -93,7 +93,7 @@ def sentence(report, untrained):
 def test_all_examples_of_the_readme_and_the_tour_run_in_their_order(tmp_path, monkeypatch):
     """As they stand there, but for fewer texts and permutations."""
     fewer = {
-        CHECKPOINT: str(minilm_folder()), "n_documents=30": "n_documents=5", "bundled()": "bundled(n_documents=9)",
+        CHECKPOINT: str(minilm_folder()), "n_documents=30": "n_documents=20", "bundled()": "bundled(n_documents=9)",
         "max_length=256": "max_length=64", "max_length=128": "max_length=64", "steps=400": "steps=30",
     }  # fmt: skip
     monkeypatch.chdir(tmp_path)

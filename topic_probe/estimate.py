@@ -108,7 +108,7 @@ class Estimate:
 
     value: Float64[np.ndarray, "*cell"]
     factors: tuple[Factor, ...]
-    log: Bool[np.ndarray, "*cell"] | bool = False
+    log: Bool[np.ndarray, "*#cell"] | bool = False
     quotient: Quotient | None = None
     bound: Float64[np.ndarray, "*cell"] | None = None
 
@@ -306,7 +306,7 @@ def jackknife(
     above_without, below_without = terms(*(total - part for total, part in zip(whole, sums, strict=True)))
     effective = np.min([effective_units(part) for part in pairs], axis=0)
     missing = (effective == 0) | np.isnan(above)
-    log: Bool[np.ndarray, "*cell"] | bool = False
+    log: Bool[np.ndarray, "*#cell"] | bool = False
     value, influence, quotient = above, _moved(above_without), None
     if below is not None and below_without is not None:
         quotient = Quotient(above, below[0], influence, _moved(below_without))

@@ -6,10 +6,14 @@ by name, `screens` says what a report says in one screen, `console` writes it. A
 entry in ``COMMANDS``.
 """
 
+import os
 import re
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import redirect_stdout
 from inspect import signature
+from io import StringIO
+from shutil import get_terminal_size
 
 from cyclopts import App, CycloptsError
 
@@ -62,8 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         warn(f"{str(error).rstrip('.')} (--help lists what there is)", "error")
         return USAGE
     if command in (app.help_print, app.version_print):
-        command(*arguments.args, **arguments.kwargs)
-        write("", sys.stdout)
+        # Not at once, because whoever reads it may leave in the middle.
+        os.environ.setdefault("COLUMNS", str(min(100, get_terminal_size((100, 40)).columns)))
+        with redirect_stdout(StringIO()) as text:
+            command(*arguments.args, **arguments.kwargs)
+        write(text.getvalue(), sys.stdout)
         return FINE
     with only_answers_on_stdout(debug=debug):
         try:

@@ -225,12 +225,6 @@ def options_of(shared: Shared, function: Any) -> dict[str, Any]:
     """The options that a measurement takes, by their names."""
     groups = (shared.reading, shared.statistics, shared.run)
     options = {name: value for group in groups for name, value in vars(group).items()}
-    if (part := options["part"]) is not None and part != ["env"]:
-        if len(part) != 2 or not all(number.isdecimal() for number in part):
-            raise WrongUsageError(
-                f"--part takes two numbers, which of how many, or env; got {' '.join(part)}"
-            )
-        options["part"] = int(part[0]), int(part[1])
     options["progress"] = shared.output.progress
     return {name: value for name, value in options.items() if name in signature(function).parameters}
 

@@ -107,11 +107,23 @@ def _built(group: Any, given: dict[str, Any]) -> Any:
     options = {
         field.name: _built(hints[field.name], given)
         if is_dataclass(hints[field.name])
-        else given.pop(field.name)
+        else _taken(field.name, given)
         for field in fields(group)
         if is_dataclass(hints[field.name]) or field.name in given
     }
     return group(**options)
+
+
+def _taken(name: str, given: dict[str, Any]) -> Any:
+    """What was given for an option, as Python takes it."""
+    value = given.pop(name)
+    if name != "part" or value is None:
+        return value
+    if value == ["env"]:
+        return "env"
+    if len(value) != 2 or not all(number.isdecimal() for number in value):
+        raise WrongUsageError(f"--part takes two numbers, which of how many, or env; got {' '.join(value)}")
+    return int(value[0]), int(value[1])
 
 
 def mapping(entries: Sequence[str], what: str) -> dict[str, str]:
