@@ -96,8 +96,10 @@ def test_all_examples_of_the_readme_and_the_tour_run_in_their_order(tmp_path, mo
         CHECKPOINT: str(minilm_folder()), "n_documents=30": "n_documents=20", "bundled()": "bundled(n_documents=9)",
         "max_length=256": "max_length=64", "max_length=128": "max_length=64", "steps=400": "steps=30",
     }  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    for page in (README, README.parent / "demos" / "tour.md"):
+    for page in (README.parent / "demos" / "tour.md", README):
+        folder = tmp_path / page.stem
+        folder.mkdir()
+        monkeypatch.chdir(folder)
         programs = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
         assert len(programs) >= 4
         values = {"print": lambda *_: None}
@@ -106,8 +108,8 @@ def test_all_examples_of_the_readme_and_the_tour_run_in_their_order(tmp_path, mo
                 program = program.replace(as_printed, smaller)
             if "from_folders" not in program and "checkpoints_in" not in program:
                 exec(program, values)
-    assert "army" in (tmp_path / "attention.html").read_text()
-    assert (tmp_path / "heads.png").stat().st_size > 10_000
+    assert "army" in (folder / "attention.html").read_text()
+    assert (folder / "heads.png").stat().st_size > 10_000
 
 
 def test_commands_calls_and_recipes_that_the_readme_names_exist(monkeypatch):
